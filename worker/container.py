@@ -24,6 +24,7 @@ from celery import Celery
 from planq.shared.agentic.models.contract import Planner, Responder, TurnPlanner
 from planq.shared.agentic.models.names import parse_model_name
 from planq.shared.agentic.models.vocabulary import count_tokens
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.tools.contract import FindsOut, Gathers, Knowledge, Tool, ToolCatalogue
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.failpoints import Failpoints, methods
@@ -49,6 +50,7 @@ from planq.shared.subjects.batches.line_sweep import LineSweep
 from planq.shared.subjects.batches.provider_store import ProviderBatches
 from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.telegram import BOT_API
+from planq.shared.subjects.conversations.turns import TurnReader
 from planq.shared.subjects.insights.learning import PostgresInsightOffers
 from planq.shared.subjects.moments.contract import Memory
 from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
@@ -105,6 +107,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "planner": methods(Planner) | methods(TurnPlanner),
     "responder": methods(Responder),
     "texts": methods(TextSink),
+    "turns": methods(TurnReader),
     "tool": methods(FindsOut) | methods(Gathers),
     "payloads": methods(Payloads),
     "orchestrations": {"journal"},
@@ -325,7 +328,9 @@ class LaneRuntime:
         gateway = model_gateway(*given, self._is_provided)
         self._gateway = self._failpoints.around("planner", gateway)
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
-        store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
+        jobs = PostgresJobStore(self._database, self._identity.id, as_called, longest_stage)
+        store = self._failpoints.around("store", jobs)
+        turns = self._failpoints.around("turns", TurnReader(self._database))
         responder = self._failpoints.around("responder", self._gateway)
         orchestrations = self._failpoints.around("orchestrations", PostgresOrchestrations(self._database))
         backends = AgentBackends(
@@ -351,7 +356,7 @@ class LaneRuntime:
             draw=SystemRandom().random,
             counts=self._tools.agent_services.counts,
             own_planners=self._tools.planners,
-            backgrounds=Backgrounds(guarded, self._tenants, count_tokens),
+            backgrounds=Backgrounds(turns.history, self._tenants, count_tokens),
             insights=Insights(
                 PostgresInsightOffers(self._database),
                 InsightSettings(settings.insights),

@@ -23,7 +23,6 @@ from planq.api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
 from planq.shared.agentic.plan.fork import SourceStep, in_doubt, reusable
-from planq.shared.agentic.references.excerpts import excerpts_json, path_of
 from planq.shared.agentic.results.artifacts import identify
 from planq.shared.agentic.rounds.guide import GUIDE_SOURCE
 from planq.shared.agentic.schema.schemas import violations
@@ -47,6 +46,7 @@ from planq.shared.platform.computing import off_loop
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
 from planq.shared.platform.values.encoding import encode
+from planq.shared.platform.values.excerpts import excerpts_json, path_of
 from planq.shared.platform.values.preview import preview_json
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.jobs.again import doubt_of, named_steps, rule_says

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from planq.shared.agentic.turns.messages import HistoryForm
 from planq.shared.kernel.states import JobStatus, JoinPolicy
 from planq.shared.platform.errors import ErrorRecord
 
@@ -20,7 +19,7 @@ class ChildRequest:
     `input` may be blank beside a plan or an `action`. `with_` is what the action's prompt is rendered from.
     `timeout_seconds` is lowered to 300 s and to what the parent has left. `key` names the result within a group.
     `plan_source` says who made the plan; `model` None takes the parent's. It is shown the conversation that its root
-    is shown in the form `history`, None for not at all.
+    is shown in the form `history` (`HistoryForm`), None for not at all.
     """
 
     agent: str | None
@@ -32,7 +31,7 @@ class ChildRequest:
     plan: Mapping[str, Any] | None = None
     plan_source: str = "agent"
     model: str | None = None
-    history: HistoryForm | None = None
+    history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

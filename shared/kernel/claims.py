@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.agentic.turns.messages import ShownHistory
 from planq.shared.kernel.deferral import Deferral
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
@@ -58,9 +57,9 @@ class StageClaim:
     that this job gets, for indices count on over its rounds; 0 for jobs that have one round only. `tried` is what its
     model's failures have cost this stage before, `time_left` what the job had left at the claim. A job of a
     conversation has its `conversation_id`; it is a turn of it unless it has a `parent`. One that reads a conversation
-    without being a turn is shown `history`. In a batch with a discount, `deferral` is what is known of the job's
-    call that may wait for a provider's batch. `parts` are the images, files and
-    audio beside `input`, as the job stores them.
+    without being a turn is shown `history` (`ShownHistory`). In a batch with a discount, `deferral` is what is known
+    of the job's call that may wait for a provider's batch. `parts` are the images, files and audio beside `input`, as
+    the job stores them.
     """
 
     job_id: UUID
@@ -94,7 +93,7 @@ class StageClaim:
     trace_id: str = ""
     context_id: str = ""
     conversation_id: UUID | None = None
-    history: ShownHistory | None = None
+    history: Mapping[str, Any] | None = None
     tried: StageTries = field(default_factory=StageTries)
     time_left: timedelta | None = None
     strategy: Strategy = Strategy.PLAN

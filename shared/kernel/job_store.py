@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from planq.shared.agentic.turns.messages import Turns
 from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
 from planq.shared.kernel.children import ChildOutcome, Delegated
 from planq.shared.kernel.claims import StageClaim, StepClaim
@@ -83,7 +82,7 @@ class PayloadRecord:
     """What is stored beside a step whose output is a payload.
 
     `hash` is the SHA-256 of the output's JSON, `size` its length in bytes, `excerpts` what
-    `planq.shared.agentic.references.excerpts.excerpts_json` returned for it.
+    `planq.shared.platform.values.excerpts.excerpts_json` returned for it.
     """
 
     hash: bytes
@@ -581,16 +580,6 @@ class JobStore(Protocol):
 
         The job is not changed; the turns after it are shown the outcome instead of "unknown". `output` is a JSON
         value, or the `JsonText` of one; where it `is_preview`, that of the preview of a payload.
-        """
-        ...
-
-    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None = None) -> Turns:
-        """Return what stands in a conversation of the turns before this job's, newest first, at most 200 rows.
-
-        With `before` it is what stands before that turn, whosever job asks.
-
-        Every call of a tool has its response, right after it in the order of the rows, unless the bound lies between
-        them. It is the same as often as it is asked for while the job runs.
         """
         ...
 

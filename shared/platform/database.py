@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache, lru_cache
+from functools import cache
 from operator import attrgetter
 from time import monotonic
 from types import UnionType
@@ -127,7 +127,7 @@ def _reader(kind: Any) -> TypeAdapter[Any]:
 def sql_fields(item: Any) -> dict[str, Any]:
     """Return the fields of a record as SQL functions take them, by its names, without those that are None.
 
-    What users wrote (`Any`, mappings), errors and limits are texts that hold JSON: functions that take JSON apart
+    What users wrote (`Any`, mappings) and errors are texts that hold JSON: functions that take JSON apart
     refuse NUL and lone surrogates anywhere in it, which the type `json` itself stores as they are.
     """
     names, values_of, writes = _writer(cast(Any, type(item)))
@@ -150,13 +150,8 @@ _Write: TypeAlias = Callable[[Any], Any]
 def _writer(kind: Any) -> tuple[Sequence[str], _Write, Sequence[_Write | None]]:
     hints = get_type_hints(kind)
     options = [get_args(hint) if get_origin(hint) is UnionType else (hint,) for hint in hints.values()]
-    writes = [next(filter(None, map(_write, each)), None) for each in options]
+    writes = [next(filter(None, (_WRITES.get(get_origin(one) or one) for one in each)), None) for each in options]
     return tuple(hints), attrgetter(*hints), writes
-
-
-@lru_cache(maxsize=64)
-def _document_text(record: Any) -> str:
-    return json_text(record.to_json())
 
 
 _WRITES: Mapping[Any, _Write] = {
@@ -168,11 +163,6 @@ _WRITES: Mapping[Any, _Write] = {
     Decimal: str,
     bytes: bytes.hex,
 }
-
-
-def _write(hint: Any) -> _Write | None:
-    kind = get_origin(hint) or hint
-    return _WRITES.get(kind) or (_document_text if hasattr(kind, "to_json") else None)
 
 
 def shown_time(value: datetime | None) -> str | None:

@@ -16,6 +16,7 @@ from statistics import quantiles
 from time import time
 from urllib.parse import urlsplit
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
@@ -95,7 +96,7 @@ async def _to_all(client: Client, url: str, database: Database, clients: int, ev
 async def _to_each(client: Client, url: str, database: Database, clients: int) -> list[float]:
     """End all jobs at once, each of which a client follows; return the delays."""
     jobs = await submitted(client, clients)
-    store = PostgresJobStore(database, new_id())
+    store = PostgresJobStore(database, new_id(), as_called)
     claims = await claimed(store, jobs)
     streams = [asyncio.ensure_future(_follow(url, f"/jobs/{job}/events", "job_completed", 1)) for job in jobs]
     await gauge_reaches(client, "planq_open_streams", clients, within=streams)

@@ -18,6 +18,7 @@ from time import time
 from typing import Any
 from uuid import UUID
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
@@ -75,7 +76,7 @@ async def _storm(url: str, database_url: str, clients: int) -> float:
         async with Client(url, connections=clients + 1) as client:
             await client.answering()
             jobs = await submitted(client, clients)
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claims = await claimed(store, jobs)
             polls = [asyncio.ensure_future(_poll(client, job)) for job in jobs]
             await gauge_reaches(client, "planq_waiting_clients", len(polls), within=polls)

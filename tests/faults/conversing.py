@@ -86,7 +86,7 @@ def interrupted(scene: Scene, point: str) -> None:
 
 
 CONVERSING: Mapping[str, Recipe] = {
-    "store.history": turns,
+    "turns.history": turns,
     "store.note_outcome": interrupted,
 }
 

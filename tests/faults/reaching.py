@@ -12,6 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from uuid import UUID
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.questions import ContinueStep, ElicitationAnswer
 from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, JobStatus, Settlement, Strategy
@@ -280,7 +281,7 @@ def unanswered_claim(scene: Scene, point: str) -> None:
     name = scene.doomed(point)
     known = eventually(lambda: scene.read("SELECT id FROM workers"), PATIENCE, what="the worker is there")
     job_id = scene.submit(*MIXED, publish=False)
-    store = PostgresJobStore(scene.caller.database, known[0]["id"])
+    store = PostgresJobStore(scene.caller.database, known[0]["id"], as_called)
     assert scene.caller.do(store.claim_stage(job_id, [JobStatus.QUEUED])) is not None
     scene.dies(name)
     scene.worker()

@@ -8,6 +8,7 @@ import hashlib
 import httpx
 from standardwebhooks import Webhook
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
@@ -80,7 +81,7 @@ def replied(scene: Scene, point: str, *replies: Reply, chat: str = "7") -> list[
 async def _answered(database: Database, said: InboundResult, text: str) -> None:
     """Answer a message as a worker does, and settle its turn."""
     assert said.job_id is not None
-    store = PostgresJobStore(database, new_id())
+    store = PostgresJobStore(database, new_id(), as_called)
     claim = await store.claim_stage(said.job_id, [JobStatus.QUEUED])
     assert claim is not None
     assert await store.end_job(claim, JobStatus.COMPLETED, text, None, [])

@@ -28,7 +28,7 @@ def die_and_go_on(point: str, recipe: Recipe, stage: Stage) -> None:
 
 
 LOOKS = {
-    *("catalogue.tools", "payloads.get", "store.approvals", "store.children", "store.history", "store.holds_step"),
+    *("catalogue.tools", "payloads.get", "store.approvals", "store.children", "store.holds_step", "turns.history"),
     *("store.steps_to_ask_about", "texts.followed", "worker_registry.held", "worker_registry.unanswered_wakes"),
     *("schedule_sweep.due", "sweep.due_timers", "sweep.expired_jobs", "sweep.expired_plans", "sweep.look"),
     *("question_sweep.expired", "sweep.lost_stages", "sweep.lost_steps", "sweep.peers", "sweep.tidy"),

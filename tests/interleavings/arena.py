@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
@@ -36,7 +37,7 @@ class Session:
     def __init__(self, database: Database, worker: UUID) -> None:
         self.database = database
         self.worker = worker
-        self.store = PostgresJobStore(database, worker)
+        self.store = PostgresJobStore(database, worker, as_called)
         self.requests = RequestStore(database)
         self.registry = WorkerRegistry(database, LEASE)
 

@@ -58,7 +58,7 @@ FAULTS = (
     ),
     Fault(f"{PLATFORM}/values/preview.py", "depth == 0 or chars < _LEAST", "depth == 0 or chars <= _LEAST", UNIT),
     Fault(
-        f"{AGENTIC}/references/excerpts.py",
+        f"{PLATFORM}/values/excerpts.py",
         "index >= len(value)",
         "index > len(value)",
         f"{UNIT}/test_excerpts.py",

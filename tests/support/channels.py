@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
@@ -29,7 +30,7 @@ class ChannelPost:
         self.worker_id = new_id()
         self.thread = Thread(database)
         self.channels = ChannelStore(database)
-        self.jobs = PostgresJobStore(database, self.worker_id)
+        self.jobs = PostgresJobStore(database, self.worker_id, as_called)
         self.store = PostgresDeliveries(database, self.worker_id, LEASE, HOLD)
 
     async def beat(self) -> None:

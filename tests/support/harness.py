@@ -26,6 +26,7 @@ from planq.shared.agentic.models.exchange import (
     TurnForm,
 )
 from planq.shared.agentic.models.vocabulary import count_tokens
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.tools.contract import Tool
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.failpoints import Failpoints
@@ -40,6 +41,7 @@ from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.kernel.wakes import AnyWake, PlanWake, StepsWake, StepWake, Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
+from planq.shared.subjects.conversations.turns import TurnReader
 from planq.shared.subjects.insights.learning import PostgresInsightOffers
 from planq.shared.subjects.jobs.store import Submission
 from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
@@ -221,7 +223,8 @@ class Harness:
         self.registry = Registry()
         self.registry.extend(tools)
         self.worker_registry = WorkerRegistry(database, LEASE)
-        self.store = PostgresJobStore(database, self.worker_id)
+        self.store = PostgresJobStore(database, self.worker_id, as_called)
+        self.turns = TurnReader(database)
         self.tenants = TenantDirectory(database, Limits())
         self.catalogue = Catalogue(PublishedTools(database).list, self.tenants)
         self.payloads: Payloads = payloads or PayloadStore(database)
@@ -268,7 +271,7 @@ class Harness:
             prices=prices,
             draw=lambda: draw,
             own_planners=self.model.own if isinstance(self.model, ScriptedModel) else None,
-            backgrounds=Backgrounds(guarded, self.tenants, count_tokens),
+            backgrounds=Backgrounds(self.turns.history, self.tenants, count_tokens),
             secrets=self.secrets.get,
             insights=self.insights,
         )

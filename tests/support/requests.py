@@ -8,6 +8,7 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.states import JobStatus, StepStatus
 from planq.shared.kernel.steps import StepResult
@@ -25,9 +26,8 @@ class OpenRequestStore(RequestStore):
 
     async def results(self, claim: StageClaim) -> Sequence[StepResult]:
         """Return the outcomes of the round's steps as a RESPOND that is claimed now would bring them."""
-        return step_results(
-            await self.opened.call("planq_results", claim.job_id, claim.round, ["succeeded", "failed"], 0)
-        )
+        values = await self.opened.call("planq_results", claim.job_id, claim.round, ["succeeded", "failed"], 0)
+        return step_results(values, as_called)
 
     async def job(self, tenant_id: str, job_id: UUID) -> tuple[Row, list[Mapping[str, Any]]]:
         """Return a job's row, with `plan_source`, `plan_body` and `plan_errors`, and the rows of all its steps.
@@ -39,7 +39,8 @@ class OpenRequestStore(RequestStore):
         async with self.opened.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(statement, (job_id,))
             rows = await cursor.fetchall()
-        called = CalledArguments({r["index"]: known_output(r) for r in rows if r["status"] == StepStatus.SUCCEEDED})
+        known = {r["index"]: known_output(r) for r in rows if r["status"] == StepStatus.SUCCEEDED}
+        called = CalledArguments(known, as_called)
         return job, [{**row, "called_arguments": called.of(row)} for row in rows]
 
     async def status(self, tenant_id: str, job_id: UUID) -> JobStatus:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.rounds.guide import GUIDE_SOURCE, Guide, GuideStep
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.children import ChildRequest, Delegated
@@ -68,7 +69,7 @@ class StoredJob:
 
     def __init__(self, database: Database, steps: tuple[PlannedStep, ...]) -> None:
         self._database = database
-        self._store = PostgresJobStore(database, new_id())
+        self._store = PostgresJobStore(database, new_id(), as_called)
         self._worker_registry = WorkerRegistry(database, timedelta(seconds=15))
         self._requests = OpenRequestStore(database)
         self._steps = steps

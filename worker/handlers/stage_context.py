@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeAlias
+from uuid import UUID
 
 from planq.shared.agentic.models.background import Background
-from planq.shared.agentic.turns.messages import HistoryForm
+from planq.shared.agentic.turns.messages import HistoryForm, ShownHistory, Turns
 from planq.shared.kernel.claims import StageClaim
-from planq.shared.kernel.job_store import JobStore
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import NotFound
 from planq.shared.subjects.conversations.history import (
@@ -21,6 +23,9 @@ from planq.shared.subjects.tenants.config import TenantConfig
 from planq.shared.subjects.tenants.contract import Tenants
 from planq.worker.engine.persist import persist
 
+ReadsHistory: TypeAlias = Callable[[str, UUID, UUID, int | None], Awaitable[Turns]]
+"""Returns the turns before a job's, as `TurnReader.history` does."""
+
 
 async def config_of(tenants: Tenants, tenant_id: str) -> TenantConfig:
     """Return what an operator says of a tenant; waits for the database as long as it is away."""
@@ -33,9 +38,9 @@ async def config_of(tenants: Tenants, tenant_id: str) -> TenantConfig:
 class Backgrounds:
     """Looks the backgrounds of claims up; one per engine. `tenants` are those of `config_of`."""
 
-    def __init__(self, store: JobStore, tenants: Tenants, count: CountTokens) -> None:
+    def __init__(self, history: ReadsHistory, tenants: Tenants, count: CountTokens) -> None:
         """`count` may be slow: it runs in a thread."""
-        self._store = store
+        self._history = history
         self.tenants = tenants
         self._count = count
 
@@ -56,12 +61,12 @@ class Backgrounds:
         return background
 
     async def _with_history(self, background: Background, claim: StageClaim, max_tokens: int) -> Background:
-        shown, own = claim.history, claim.conversation_id
+        shown, own = ShownHistory.of(claim.history), claim.conversation_id
         conversation_id = own if shown is None else shown.conversation_id
         if conversation_id is None or (shown is None and claim.parent is not None) or (shown and not max_tokens):
             return background
         before = None if shown is None else shown.before
-        rows = await persist(self._store.history, claim.tenant_id, conversation_id, claim.job_id, before)
+        rows = await persist(self._history, claim.tenant_id, conversation_id, claim.job_id, before)
         found = await off_loop(history_messages, rows, max_tokens, self._count) if max_tokens else ()
         if shown is not None and shown.form is HistoryForm.SUMMARY:
             found = summary_of(found)

@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.agentic.references.excerpts import Excerpts, descend, excerpts_json
 from planq.shared.agentic.references.resolution import MAX_SIZE, ResolvedArguments, resolve, uncovered
 from planq.shared.agentic.results.artifacts import MAX_CONTENT, ArtifactIdentity, identify, is_artifact_id
 from planq.shared.agentic.schema.schemas import Steps, compile_schema
@@ -30,6 +29,7 @@ from planq.shared.kernel.steps import StepResult
 from planq.shared.platform.computing import INLINE_CHARS, off_loop
 from planq.shared.platform.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable, capped
 from planq.shared.platform.values.encoding import JsonText, encode, measure, most_parts, output_text
+from planq.shared.platform.values.excerpts import Excerpts, descend, excerpts_json
 from planq.shared.platform.values.pointers import Path
 from planq.shared.platform.values.preview import preview_json
 from planq.shared.subjects.payloads.contract import Payloads

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planq.shared.agentic.references.excerpts import MAX_AVAILABLE, MissingField, descend
 from planq.shared.agentic.references.grammar import (
     Insertion,
     Reference,
@@ -33,6 +32,7 @@ from planq.shared.agentic.references.grammar import (
 from planq.shared.agentic.references.resolution import MAX_SIZE
 from planq.shared.platform.errors import capped
 from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.excerpts import MAX_AVAILABLE, MissingField, descend
 from planq.shared.platform.values.pointers import Tokens, from_pointer, to_pointer
 
 _TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)(\}\})?")

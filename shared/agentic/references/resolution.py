@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.agentic.references.excerpts import Excerpts, MissingField, descend
 from planq.shared.agentic.references.grammar import (
     Insertion,
     Reference,
@@ -21,6 +20,7 @@ from planq.shared.agentic.references.grammar import (
     walk_strings,
 )
 from planq.shared.platform.errors import InvalidArguments, capped
+from planq.shared.platform.values.excerpts import Excerpts, MissingField, descend
 from planq.shared.platform.values.pointers import Path, Tokens, to_pointer
 
 MAX_SIZE = 16 * 1024 * 1024
@@ -81,6 +81,22 @@ def uncovered(arguments: Any, outputs: Mapping[int, Any]) -> dict[int, tuple[Pat
             if isinstance(known, Excerpts) and not known.covers(reference.path):
                 lacking.setdefault(reference.step, {})[reference.path] = None
     return {step: tuple(paths) for step, paths in lacking.items()}
+
+
+def as_called(planned: Any, outputs: Mapping[int, Any], left: int | None) -> tuple[Any, int]:
+    """Return the arguments that a step was called with, and how much a further step may add to them.
+
+    `left` is the maximum of their characters and values; None stands for `MAX_SIZE`. Returns the planned arguments
+    where the resolved ones are larger, and where the `Excerpts` in `outputs` do not cover them.
+    """
+    left = MAX_SIZE if left is None else left
+    if uncovered(planned, outputs):
+        return planned, left
+    try:
+        resolved = resolve(planned, outputs, max_size=left)
+    except InvalidArguments:
+        return planned, left
+    return resolved.arguments, left - resolved.size
 
 
 def resolve(

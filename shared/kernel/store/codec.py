@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
-from planq.shared.agentic.references.excerpts import Excerpts, path_of, path_text
-from planq.shared.agentic.references.resolution import MAX_SIZE, resolve, uncovered
-from planq.shared.agentic.turns.messages import ShownHistory
 from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, JobEnd, PayloadRecord, TransitionResult
@@ -38,11 +35,18 @@ from planq.shared.kernel.steps import PlannedStep, StepResult
 from planq.shared.kernel.usage import ModelCall
 from planq.shared.kernel.wakes import StepWake, TaskLinks, Wake, stage_again
 from planq.shared.platform.database import Row, json_text, record, sql_fields, storable_fields, stored_text
-from planq.shared.platform.errors import InvalidArguments, capped, storable
+from planq.shared.platform.errors import InternalFault, capped, storable
+from planq.shared.platform.values.excerpts import Excerpts, path_of, path_text
 from planq.shared.platform.values.parts import part_of_artifact
 
 NOTHING = ClaimRequest(Lane.IO, 0, False)
 SqlValue = Mapping[str, Any]
+
+AsCalled: TypeAlias = Callable[[Any, Mapping[int, Any], int | None], tuple[Any, int | None]]
+"""Returns the arguments of a step as it was called with them, and how much the steps after it may add.
+
+It gets the planned arguments, the outputs that they name, by step, and what is left (None before the first step).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,27 +147,22 @@ class CalledArguments:
     """The arguments that the steps of a job were called with; resolution is pure, so nothing needs to be stored.
 
     `outputs` are the outputs of its succeeded steps, of large ones what `known_output` knows: no payload is loaded.
-    All arguments together are bounded (`MAX_SIZE`): a plan of a few kilobytes can name one large output in every one
-    of its steps.
+    All arguments together are bounded (`left`): a plan of a few kilobytes can name one large output in every one of
+    its steps.
     """
 
-    def __init__(self, outputs: Mapping[int, Any], left: int | None = None) -> None:
+    def __init__(self, outputs: Mapping[int, Any], as_called: AsCalled, left: int | None = None) -> None:
         self.outputs = outputs
-        self.left = MAX_SIZE if left is None else left
+        self.left = left
+        self._as_called = as_called
 
     def of(self, row: Row) -> Any:
         """Return a step's arguments; those it was planned with if it was never begun, or if they are too large."""
         if row["attempt"] == 0 or not row["inputs"]:
             return row["arguments"]
         inputs = {index: self.outputs[index] for index in row["inputs"] if index in self.outputs}
-        if uncovered(row["arguments"], inputs):
-            return row["arguments"]
-        try:
-            resolved = resolve(row["arguments"], inputs, max_size=self.left)
-        except InvalidArguments:
-            return row["arguments"]
-        self.left -= resolved.size
-        return resolved.arguments
+        arguments, self.left = self._as_called(row["arguments"], inputs, self.left)
+        return arguments
 
 
 def known_output(row: Row) -> Any:
@@ -278,7 +277,7 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
     )
 
 
-def stage_claim(value: Mapping[str, Any], rounds: Sequence[RoundRecord] = ()) -> StageClaim:
+def stage_claim(value: Mapping[str, Any], as_called: AsCalled, rounds: Sequence[RoundRecord] = ()) -> StageClaim:
     """Return the claim that `planq_stage_claim` returned; JSON of users in it is not looked at.
 
     `rounds` are all that are over, where the job plans a further one (`CachedRounds`).
@@ -293,9 +292,8 @@ def stage_claim(value: Mapping[str, Any], rounds: Sequence[RoundRecord] = ()) ->
             for index, reused in (value["plan_reuse"] or {}).items()
             if source
         },
-        results=None if results is None else step_results(results),
+        results=None if results is None else step_results(results, as_called),
         rounds=rounds,
-        history=ShownHistory.of(value["history"]),
         tried=value["tried"] or {},
         parts=value["parts"] or (),
     )
@@ -307,8 +305,9 @@ def _with_artifacts(result: StepResult, made: Sequence[Mapping[str, Any]]) -> St
     return replace(result, artifacts=parts)
 
 
-def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
-    called = CalledArguments({v["index"]: known_output(v) for v in values if v["status"] == StepStatus.SUCCEEDED})
+def step_results(values: Sequence[Mapping[str, Any]], as_called: AsCalled) -> Sequence[StepResult]:
+    known = {v["index"]: known_output(v) for v in values if v["status"] == StepStatus.SUCCEEDED}
+    called = CalledArguments(known, as_called)
     return [step_result(value, called) for value in values]
 
 
@@ -333,7 +332,7 @@ class CachedRounds:
             return None
         return {"rounds": len(self.records), "index": self.records[-1].first_index, "ended": self.ended}
 
-    def after(self, claim: Mapping[str, Any]) -> CachedRounds:
+    def after(self, claim: Mapping[str, Any], as_called: AsCalled) -> CachedRounds:
         """Return all rounds of the job, from a claim with this `mark` of which `planq_stage_claim` returned the rest.
 
         A message of the conversation belongs to the round in which it came, also where it is read later.
@@ -342,7 +341,7 @@ class CachedRounds:
         before = self if not values or values[0]["round"] else NO_ROUNDS
         steps = [step for value in values for step in value["results"]]
         succeeded = {s["index"]: known_output(s) for s in steps if s["status"] == StepStatus.SUCCEEDED}
-        called = CalledArguments({**before.outputs, **succeeded}, before.left)
+        called = CalledArguments({**before.outputs, **succeeded}, as_called, before.left)
         records = list(before.records)
         for value in values:
             first = records[-1].first_index + len(records[-1].results) if records else 0
@@ -372,17 +371,19 @@ def _round_record(value: Mapping[str, Any], called: CalledArguments, first: int)
 
 
 def transition_result(
-    value: Mapping[str, Any], stage: Callable[[Mapping[str, Any]], StageClaim] = stage_claim
+    value: Mapping[str, Any], stage: Callable[[Mapping[str, Any]], StageClaim] | None = None
 ) -> TransitionResult:
     """Return what a transition did, from the JSON that the SQL functions return, with what it took over if any.
 
-    `stage` reads the claim of a stage.
+    `stage` reads the claim of a stage; transitions that take none over need none.
     """
     if not value["applied"]:
         return TransitionResult(False)
     fields = {name: given for name, given in value.items() if given is not None}
     taken: list[StepClaim | StageClaim] = [step_claim(claim) for claim in fields.get("taken", ())]
     if "stage" in fields:
+        if stage is None:
+            raise InternalFault("a transition that was not asked for a stage has claimed one")
         taken.append(stage(fields["stage"]))
     return record(TransitionResult, fields, taken=taken)
 

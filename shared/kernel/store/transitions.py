@@ -18,7 +18,6 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from planq.shared.agentic.turns.messages import Turns
 from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
 from planq.shared.kernel.children import ChildOutcome, Delegated
 from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
@@ -46,6 +45,7 @@ from planq.shared.kernel.store.children import children_text, outcomes
 from planq.shared.kernel.store.codec import (
     NO_ROUNDS,
     NOTHING,
+    AsCalled,
     BatchItem,
     CachedRounds,
     SqlValue,
@@ -68,7 +68,6 @@ from planq.shared.kernel.usage import ModelCall
 from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database, Row, as_json, json_text, query, stored_text
 from planq.shared.platform.errors import ErrorRecord, InternalFault, TooManyQuestions, storable
-from planq.shared.subjects.conversations.turns import history
 
 _MOST_WOKEN = 1_000
 
@@ -96,11 +95,18 @@ _MOST_ASKED_ABOUT = 100
 class PostgresJobStore:
     """`JobStore` for one worker process, whose id it writes into every claim."""
 
-    def __init__(self, database: Database, worker_id: UUID, stage_timeout: timedelta = timedelta(minutes=15)) -> None:
+    def __init__(
+        self,
+        database: Database,
+        worker_id: UUID,
+        as_called: AsCalled,
+        stage_timeout: timedelta = timedelta(minutes=15),
+    ) -> None:
         """`stage_timeout` is more than any stage takes: what is claimed for longer is taken back from this worker."""
         self._database = database
         self._worker_id = worker_id
         self._seconds = stage_timeout.total_seconds()
+        self._as_called = as_called
         self._rounds = RoundCache()
         self._claiming = Batcher(self._claim_stages)
         self._accepting = Batcher(
@@ -195,7 +201,7 @@ class PostgresJobStore:
             self._worker_id,
             self._seconds,
         )
-        return transition_result(value)
+        return transition_result(value, partial(stage_claim, as_called=self._as_called))
 
     async def end_job(
         self,
@@ -514,9 +520,6 @@ class PostgresJobStore:
         applied: bool = await self._database.call("planq_note_outcome", *given)
         return applied
 
-    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None = None) -> Turns:
-        return await history(self._database, tenant_id, conversation_id, job_id, before)
-
     async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
         applied: bool = await self._database.call("planq_note_step", *_fence(claim)[:3], kind, as_json(data))
         return applied
@@ -538,8 +541,9 @@ class PostgresJobStore:
     def _stage(self, cached: CachedRounds, value: SqlValue) -> StageClaim:
         """Return the claim of a stage that was made with these rounds cached, and cache those of the job."""
         if value["rounds_ended"] is None:
-            return stage_claim(value)
-        claim = stage_claim(value, (all_rounds := cached.after(value)).records)
+            return stage_claim(value, self._as_called)
+        all_rounds = cached.after(value, self._as_called)
+        claim = stage_claim(value, self._as_called, all_rounds.records)
         self._rounds.keep(claim.job_id, all_rounds)
         return claim
 

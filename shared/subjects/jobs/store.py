@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Self
 from uuid import UUID
@@ -417,7 +418,13 @@ _COLUMNS = {"agent": "agent_name", "with_": "with_input", "loop": "loop_block"}
 
 def submission_values(submission: Submission) -> dict[str, Any]:
     fields = {_COLUMNS.get(name, name): value for name, value in sql_fields(submission).items()}
-    return {**fields, "expires_seconds": submission.expires_in.total_seconds()}
+    seconds = submission.expires_in.total_seconds()
+    return {**fields, "limits": _limits_text(submission.limits), "expires_seconds": seconds}
+
+
+@lru_cache(maxsize=64)
+def _limits_text(limits: Limits) -> str:
+    return json_text(limits.to_json())
 
 
 def _weight(values: Mapping[str, Any]) -> int:

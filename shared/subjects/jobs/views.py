@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from planq.shared.agentic.agents.warnings import JOB_WARNINGS
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
 from planq.shared.kernel.store.codec import CalledArguments, array_text, known_output
 from planq.shared.platform.batching import Batcher
@@ -168,7 +169,7 @@ def _view(row: dict[str, Any], steps: list[dict[str, Any]]) -> JobView:
     row["warnings"] = ()
     row["later_plans"] = () if row["later_plans"] is None else decode_stored(row["later_plans"])
     known = {step["index"]: known_output(step) for step in steps if step["status"] == StepStatus.SUCCEEDED}
-    called = CalledArguments(known)
+    called = CalledArguments(known, as_called)
     for step in steps:
         step["called_arguments"] = called.of(step)
     return JobView(row, steps, row["is_whole"])

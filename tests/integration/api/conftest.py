@@ -25,6 +25,7 @@ from planq.api.intake import recovery
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.claims import OfferedTool
 from planq.shared.kernel.ids import StepRef
@@ -141,7 +142,7 @@ class Jobs:
         """Answer a queued job directly, without a step; tell listeners only if asked to."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
             assert claim is not None
             assert await store.end_job(claim, JobStatus.COMPLETED, answer, None, [])
@@ -154,7 +155,7 @@ class Jobs:
         """Accept a plan for a queued job and end the steps for which there is an output, or an error text."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
             assert claim is not None
             compiled = compile_plan(Plan.model_validate(plan), {tool.name: tool for tool in TOOLS})

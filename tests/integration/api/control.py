@@ -9,6 +9,7 @@ from uuid import UUID
 
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.children import ChildRequest, Delegated
 from planq.shared.kernel.claims import StageClaim, StepClaim
@@ -70,7 +71,7 @@ class JobDriver:
         """Accept the job's plan; True when a step is left to run."""
 
         async def work(database: Database) -> bool:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claim = await store.claim_stage(UUID(self.id), [JobStatus.QUEUED])
             assert claim is not None
             compiled = compile_plan(Plan.model_validate(claim.plan_body), {one.name: one for one in TOOLS})
@@ -84,7 +85,7 @@ class JobDriver:
         """Take a step."""
 
         async def work(database: Database) -> StepClaim | None:
-            return await PostgresJobStore(database, new_id()).claim_step(StepRef(UUID(self.id), 0, index))
+            return await PostgresJobStore(database, new_id(), as_called).claim_step(StepRef(UUID(self.id), 0, index))
 
         claim: StepClaim | None = self._api.jobs.run(work)
         return claim
@@ -94,7 +95,7 @@ class JobDriver:
 
         async def work(database: Database) -> StageClaim | None:
             statuses = [JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING]
-            return await PostgresJobStore(database, new_id()).claim_stage(UUID(self.id), statuses)
+            return await PostgresJobStore(database, new_id(), as_called).claim_stage(UUID(self.id), statuses)
 
         claim: StageClaim | None = self._api.jobs.run(work)
         return claim
@@ -103,7 +104,7 @@ class JobDriver:
         """Run steps that return their index."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             for index in indices:
                 claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
                 assert claim is not None, index
@@ -116,7 +117,7 @@ class JobDriver:
         """End an attempt that was taken before."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             assert (await store.succeed_step(claim, {"text": "late"}, None)).applied
 
         self._api.jobs.run(work)
@@ -125,7 +126,7 @@ class JobDriver:
         """Run a step that fails for good."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
             assert claim is not None
             assert (await store.fail_step(claim, ErrorRecord(code, "no"), None)).applied
@@ -136,7 +137,7 @@ class JobDriver:
         """Run a step whose call is cut off, and let it ask; or another question."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
             assert claim is not None
             error = ErrorRecord("outcome_unknown", "the worker was lost")
@@ -148,7 +149,7 @@ class JobDriver:
         """Run a step whose call is cut off, and let its tool find out later."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
             assert claim is not None
             error = ErrorRecord("outcome_unknown", "the worker was lost")
@@ -160,7 +161,7 @@ class JobDriver:
         """Hand a step over to two child jobs, so many of them at once."""
 
         async def work(database: Database) -> list[UUID]:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
             assert claim is not None
             asked = [ChildRequest(None, "", 60.0, plan=plan(call("look")))] * 2
@@ -173,7 +174,7 @@ class JobDriver:
         """Carry out RESPOND, with an error where there is no text."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claim = await store.claim_stage(UUID(self.id), [JobStatus.RESPONDING])
             assert claim is not None
             status = JobStatus.FAILED if text is None else JobStatus.COMPLETED

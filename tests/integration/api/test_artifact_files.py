@@ -11,6 +11,7 @@ import pytest
 
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ArtifactRecord
 from planq.shared.kernel.new_ids import new_id
@@ -42,7 +43,7 @@ def job(api: Api) -> dict[str, Any]:
     plan = {"calls": [{"tool_name": TOOLS[0].name, "arguments": {"query": "q"}}]}
 
     async def work(database: Database) -> None:
-        store, payloads = PostgresJobStore(database, new_id()), PayloadStore(database)
+        store, payloads = PostgresJobStore(database, new_id(), as_called), PayloadStore(database)
         stage = await store.claim_stage(UUID(job["id"]), [JobStatus.QUEUED])
         assert stage is not None
         compiled = compile_plan(Plan.model_validate(plan), {tool.name: tool for tool in TOOLS})

@@ -14,6 +14,7 @@ import pytest
 from planq.api.schemas import BudgetRequest, JobRequest, LimitsRequest
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.rounds.block import LoopBlock, merged
 from planq.shared.client.requests import JobFields
 from planq.shared.kernel.limits import Limits
@@ -217,7 +218,7 @@ def accepted(api: Api, job_id: str) -> None:
     """Accept the plan of a job, as if its planner had made it where it has none."""
 
     async def work(database: Database) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         compiled = compile_plan(Plan.model_validate(PLAN), {one.name: one for one in control.TOOLS})

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.job_store import Message
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.retry import StageTries
@@ -15,6 +16,7 @@ from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.errors import Erased, ErrorRecord, Transient
 from planq.shared.subjects.conversations.store import ConversationStore, InboundResult
+from planq.shared.subjects.conversations.turns import TurnReader
 from tests.integration.api.conftest import Api
 from tests.support.conversations import message
 
@@ -31,7 +33,7 @@ def answers(api: Api, received: InboundResult, text: str = "done", **ended: Any)
     """End a turn and settle it, as a worker does."""
 
     async def work(database: Any) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         assert received.job_id is not None
         claim = await store.claim_stage(received.job_id, [JobStatus.QUEUED])
         assert claim is not None
@@ -47,7 +49,7 @@ def test_an_answer_says_that_the_model_is_away_and_when_it_is_asked_again(api: A
     assert "reason" not in api.http.get(status).json()
 
     async def its_model_is_away(database: Any) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         assert turn.job_id is not None
         claim = await store.claim_stage(turn.job_id, [JobStatus.QUEUED])
         assert claim is not None
@@ -98,7 +100,7 @@ def test_a_job_outside_conversations_has_the_messages_of_its_chained_tool(api: A
     assert api.http.get(f"/jobs/{job_id}/messages").json() == {"items": []}
 
     async def work(database: Any) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         called = [Message("tool_call", "c1", "note", {}), Message("tool_response", "c1", "note", {"ok": True})]
@@ -149,7 +151,7 @@ def test_erasing_leaves_the_counters(api: Api) -> None:
     after = says(api, "new", thread=thread)
     assert after.begins
     shown = api.jobs.run(
-        lambda database: PostgresJobStore(database, new_id()).history("default", first.conversation_id, after.job_id)
+        lambda database: TurnReader(database).history("default", first.conversation_id, after.job_id)
     )
     assert shown == []
 

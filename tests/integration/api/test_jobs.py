@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from planq.api.schemas import JobDocument
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
@@ -110,7 +111,7 @@ def test_a_refused_plan_is_shown_with_its_defects(api: Api) -> None:
     error = {"tool_index": 0, "argument": "", "template": None, "error": {"type": "unknown_tool"}}
 
     async def refuse(database: Database) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         claim = await store.claim_stage(UUID(job["id"]), [JobStatus.QUEUED])
         assert claim is not None
         call = ModelCall(Purpose.PLAN, "m", 5, input_tokens=7, output_tokens=3, cost_usd=Decimal("0.25"))
@@ -132,7 +133,7 @@ def test_a_waiting_step_shows_no_output_yet(api: Api) -> None:
     api.jobs.run_plan(job["id"], {"calls": [search()]}, {})
 
     async def suspend(database: Database) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         step = await store.claim_step(StepRef(UUID(job["id"]), 0, 0))
         assert step is not None
         assert await store.suspend_step(step, timedelta(hours=1), {"text": "later", "count": 1})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus, Lane
@@ -24,7 +25,7 @@ AGENT = {"name": "looper", "strategy": "loop", "loop": {**BLOCK, "prompt": "loop
 
 def claimed(api: Api, job_id: str) -> StageClaim:
     async def work(database: Database) -> StageClaim:
-        claim = await PostgresJobStore(database, new_id()).claim_stage(job_id, [JobStatus.QUEUED])  # type: ignore[arg-type]
+        claim = await PostgresJobStore(database, new_id(), as_called).claim_stage(job_id, [JobStatus.QUEUED])  # type: ignore[arg-type]
         assert claim is not None
         return claim
 

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
@@ -44,7 +45,7 @@ def failing(api: Api, job_id: str, error: errors.PlanqError) -> None:
     """Let a job fail as a worker does whose model call has."""
 
     async def work(database: Database) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         assert await store.end_job(claim, JobStatus.FAILED, None, ErrorRecord.of(error), [])

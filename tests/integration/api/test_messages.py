@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import APPROVAL_SCHEMA, Elicitation
 from planq.shared.kernel.states import ElicitationKind, JobStatus
@@ -87,7 +88,7 @@ def end(api: Api, job_id: str, answer: str | None, error: ErrorRecord | None = N
     """End a job as a worker does that has asked the model."""
 
     async def work(database: Database) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
@@ -318,7 +319,7 @@ def asks(api: Api, job: str, *questions: Elicitation) -> JobDriver:
     plan = control.plan(*(control.call("look", str(number)) for number in range(len(questions))))
 
     async def work(database: Database) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         claim = await store.claim_stage(UUID(job), [JobStatus.QUEUED])
         assert claim is not None
         compiled = control.compile_plan(control.Plan.model_validate(plan), {one.name: one for one in control.TOOLS})

@@ -19,6 +19,7 @@ from psycopg import sql
 
 from planq.api.access.limits import RateLimits
 from planq.api.metrics.readiness import BrokerProbe, StatusChecks
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.kernel.ids import TENANT
 from planq.shared.kernel.states import JobStatus, Lane
@@ -173,7 +174,7 @@ def test_only_operators_see_hosts_processes_and_what_is_missing(make_api: MakeAp
     headers = {"Authorization": f"Bearer {tenants}"}
     job_id = api.http.post("/jobs", json={"input": "2 + 2"}, headers=headers).json()["id"]
     assert api.jobs.run(
-        lambda database: PostgresJobStore(database, worker).claim_stage(UUID(job_id), [JobStatus.QUEUED])
+        lambda database: PostgresJobStore(database, worker, as_called).claim_stage(UUID(job_id), [JobStatus.QUEUED])
     )
     why = f"/jobs/{job_id}/why"
     shown = {(path, who): asked(path, who) for path in ("/statusz", "/readyz", "/workers", why) for who in keys}

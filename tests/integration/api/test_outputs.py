@@ -12,13 +12,14 @@ import pytest
 
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
-from planq.shared.agentic.references.excerpts import excerpts_json
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ArtifactRecord, PayloadRecord
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.database import Database
+from planq.shared.platform.values.excerpts import excerpts_json
 from planq.shared.subjects.payloads.store import SLICE_BYTES, PayloadStore
 from tests.integration.api import control
 from tests.integration.api.conftest import TOOLS, Api, problem_of
@@ -38,7 +39,7 @@ def finish_with(api: Api, job_id: str, body: bytes) -> None:
     }
 
     async def work(database: Database) -> None:
-        store, payloads = PostgresJobStore(database, new_id()), PayloadStore(database)
+        store, payloads = PostgresJobStore(database, new_id(), as_called), PayloadStore(database)
         stage = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
         assert stage is not None
         compiled = compile_plan(Plan.model_validate(plan), {tool.name: tool for tool in TOOLS})

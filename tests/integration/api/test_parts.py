@@ -11,6 +11,7 @@ import pytest
 
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ArtifactRecord
 from planq.shared.kernel.new_ids import new_id
@@ -53,7 +54,7 @@ def made_artifact(api: Api, name: str, data: bytes, media_type: str, tenant: str
     job = api.submit()
 
     async def work(database: Database) -> None:
-        store, payloads = PostgresJobStore(database, new_id()), PayloadStore(database)
+        store, payloads = PostgresJobStore(database, new_id(), as_called), PayloadStore(database)
         stage = await store.claim_stage(UUID(job["id"]), [JobStatus.QUEUED])
         assert stage is not None
         plan = {"calls": [{"tool_name": TOOLS[0].name, "arguments": {"query": "q"}}]}

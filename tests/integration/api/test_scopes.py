@@ -10,6 +10,7 @@ import pytest
 from planq.api.intake.message_flow import plan_id_of
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import Elicitation
 from planq.shared.kernel.states import ElicitationKind, JobStatus, Strategy
@@ -51,7 +52,7 @@ def asking(api: Api, job_id: str) -> str:
     body = plan(call("look"))
 
     async def work(database: Database) -> None:
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         compiled = compile_plan(Plan.model_validate(body), {one.name: one for one in TOOLS})

@@ -8,6 +8,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
@@ -65,7 +66,7 @@ class Desk:
         job_id = self.job(sent)["id"]
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id())
+            store = PostgresJobStore(database, new_id(), as_called)
             claim = await store.claim_stage(job_id, [JobStatus.QUEUED])
             assert claim is not None
             assert await store.end_job(claim, JobStatus.COMPLETED, "done", None, [])

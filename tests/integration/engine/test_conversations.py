@@ -98,15 +98,15 @@ def test_a_turn_is_written_down_and_shown_to_the_next(play: Any) -> None:
             ("tool_response", {"id": f"{second.job_id.hex}_0", "name": "note", "output": {"text": "<a>"}}),
             ("outbound", "done"),
         ]
-        shown = await harness.store.history("default", first.conversation_id, second.job_id)
+        shown = await harness.turns.history("default", first.conversation_id, second.job_id)
         assert [(str(row.kind), row.text) for row in reversed(shown)] == [
             ("message", "look"),
             ("tool_call", ""),
             ("tool_response", ""),
             ("message", "done"),
         ]
-        assert await harness.store.history("other", first.conversation_id, second.job_id) == []
-        assert await harness.store.history("default", first.conversation_id, first.job_id) == []
+        assert await harness.turns.history("other", first.conversation_id, second.job_id) == []
+        assert await harness.turns.history("default", first.conversation_id, first.job_id) == []
         (conversation,) = await thread.run("SELECT * FROM conversations")
         assert (conversation["messages_in"], conversation["messages_out"]) == (2, 2)
         assert (conversation["input_tokens"], conversation["output_tokens"]) == (48, 20)
@@ -134,7 +134,7 @@ def test_what_is_too_long_for_a_transcript_is_named_a_preview(play: Any, size: i
             for content in (called, response):
                 assert content["preview"].endswith(" characters in all]")
                 assert len(content["preview"]) < 9_000
-        shown = await harness.store.history("default", first.conversation_id, second.job_id)
+        shown = await harness.turns.history("default", first.conversation_id, second.job_id)
         told = "".join(message.content for message in history_messages(shown, 10_000, len) if message.role == "tool")
         assert ("preview" in told) == (size > 1_000), "a model is told that it is no whole output"
 
@@ -156,7 +156,7 @@ def test_a_message_answers_what_the_active_turn_asks_and_else_waits(play: Any) -
         await harness.drain()
         (asked,) = await thread.run("SELECT * FROM elicitations WHERE root_job_id = %s", first.job_id)
         assert (asked["status"], asked["channel"]) == ("accepted", "api")
-        shown = await harness.store.history("default", first.conversation_id, waits.job_id)
+        shown = await harness.turns.history("default", first.conversation_id, waits.job_id)
         assert [row.text for row in reversed(shown) if row.text] == ["look", "Yes!", "done"]
 
     model = ScriptedModel.planning(("note", {"text": "a"}), answered="done")
@@ -240,7 +240,7 @@ def test_an_unsafe_call_that_a_message_interrupts_is_seen_through(play: Any, fai
         go_on.set()
         await paying
         await harness.drain()
-        shown = await harness.store.history("default", first.conversation_id, second.job_id)
+        shown = await harness.turns.history("default", first.conversation_id, second.job_id)
         (told,) = [row.content for row in shown if row.kind is MessageKind.TOOL_RESPONSE]
         if fails:
             assert (told["error"]["code"], told["error"]["message"]) == ("tool_error", "no money")

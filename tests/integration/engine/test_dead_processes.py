@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.store.transitions import PostgresJobStore
@@ -38,7 +39,7 @@ def test_a_call_whose_process_died_while_the_database_was_away_is_left_to_the_sw
 
     async def scenario(rows: Rows) -> Any:
         worker = new_id()
-        rows.store = PostgresJobStore(rows.database, worker)
+        rows.store = PostgresJobStore(rows.database, worker, as_called)
         job = await rows.executing("unsafe")
         claim = await rows.claim(job, 0)
         processes, published = PreforkProcesses(), Published()

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
@@ -49,7 +50,7 @@ class Worker:
 
     def __init__(self, harness: Harness) -> None:
         self.harness, self.id = harness, new_id()
-        self.store = PostgresJobStore(harness.database, self.id)
+        self.store = PostgresJobStore(harness.database, self.id, as_called)
 
     async def begin(self, lanes: Sequence[Lane] = ()) -> Worker:
         await self.harness.worker_registry.register(self.id, "w", lanes, [], 1, "test")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import engine
 
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.job_store import ClaimRequest, FollowUp
 from planq.shared.kernel.limits import Limits
@@ -409,7 +410,7 @@ def test_a_stage_is_claimed_once_and_fenced_after_it_was_released(database_url: 
     async def scenario() -> None:
         database = Database(database_url, max_connections=4)
         await database.open()
-        store = PostgresJobStore(database, new_id())
+        store = PostgresJobStore(database, new_id(), as_called)
         job_id = new_id()
         requests, statuses = OpenRequestStore(database), [JobStatus.QUEUED, JobStatus.PLANNING]
         await requests.submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, PayloadRecord, TransitionResult
 from planq.shared.kernel.new_ids import new_id
@@ -158,7 +159,7 @@ def test_batches_of_many_processes_over_the_same_jobs_never_wait_in_a_circle(dat
             await database.open()
         rows = Rows(databases[0])
         random = Random(5)
-        stores = [PostgresJobStore(database, new_id()) for database in databases]
+        stores = [PostgresJobStore(database, new_id(), as_called) for database in databases]
         for _ in range(3):
             jobs = [await rows.submit() for _ in range(24)]
             stages = await _each(stores, random, jobs, lambda store, job: store.claim_stage(job, [JobStatus.QUEUED]))

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.children import ChildRequest, Delegated
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
@@ -48,7 +49,7 @@ class Family:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.store = PostgresJobStore(database, new_id())
+        self.store = PostgresJobStore(database, new_id(), as_called)
         self.requests = OpenRequestStore(database)
         self.worker_registry = WorkerRegistry(database, LEASE)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ONE_ROUND, FollowUp
 from planq.shared.kernel.limits import Limits
@@ -35,7 +36,7 @@ class Rows:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.worker = new_id()
-        self.store = PostgresJobStore(database, self.worker)
+        self.store = PostgresJobStore(database, self.worker, as_called)
         self.requests = OpenRequestStore(database)
         self.worker_registry = WorkerRegistry(database, timedelta(seconds=15))
 

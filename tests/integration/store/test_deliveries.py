@@ -12,6 +12,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus, Strategy
@@ -122,7 +123,7 @@ def test_an_answer_is_told_once_in_its_own_commit(database_url: str) -> None:
     async def work(post: Post) -> None:
         await post.endpoint("job.completed")
         job_id = await post.job()
-        jobs = PostgresJobStore(post.database, post.worker_id)
+        jobs = PostgresJobStore(post.database, post.worker_id, as_called)
         claim = await jobs.claim_stage(job_id, [JobStatus.QUEUED])
         assert claim is not None
         assert await jobs.end_job(claim, JobStatus.COMPLETED, "the answer", None, [])

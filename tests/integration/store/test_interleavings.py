@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.turns.messages import Policy
 from planq.shared.kernel.budget import STAGE, Holder, ReservationRequest
 from planq.shared.kernel.children import ChildRequest, Delegated
@@ -49,7 +50,7 @@ class Side:
     def __init__(self, database: Database, worker: Any, url: str) -> None:
         self.database = database
         self.url = url
-        self.store = PostgresJobStore(database, worker)
+        self.store = PostgresJobStore(database, worker, as_called)
         self.requests = RequestStore(database)
         self.registry = WorkerRegistry(database, timedelta(seconds=15))
 
@@ -132,7 +133,7 @@ def test_a_turn_that_ends_beside_an_interrupt_leaves_its_successor_to_be_interru
         second = await talk.says("two")
         claim = await talk.claim(first)
         _, third, waited = await meet(
-            lambda one: PostgresJobStore(one.database, talk.jobs._worker_id).end_job(
+            lambda one: PostgresJobStore(one.database, talk.jobs._worker_id, as_called).end_job(
                 claim, JobStatus.COMPLETED, "done", None, []
             ),
             lambda other: ConversationStore(other.database).receive(message("three", policy=Policy.INTERRUPT)),

@@ -10,6 +10,7 @@ import pytest
 
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import OfferedTool
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
@@ -34,7 +35,7 @@ async def worker(rows: Rows, *tools: OfferedTool, lane: Lane = Lane.IO) -> tuple
     await rows.worker_registry.register(id, f"w-{id}", [lane], tools, 10, "1")
     # A test may have moved the clock.
     assert await rows.worker_registry.heartbeat(id, timedelta(0))
-    return id, PostgresJobStore(rows.database, id)
+    return id, PostgresJobStore(rows.database, id, as_called)
 
 
 async def executing(

@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest, TransitionResult
@@ -69,7 +70,7 @@ class Storm(Rows):
         self.held: list[StepClaim] = []
         self.stages: list[StageClaim] = []
         self.workers = [new_id() for _ in range(3)]  # the last one is dead: it never registers
-        self.stores = [PostgresJobStore(database, worker) for worker in self.workers]
+        self.stores = [PostgresJobStore(database, worker, as_called) for worker in self.workers]
         self.moves: list[tuple[int, Callable[[UUID, StepRef], Awaitable[Any]]]] = [
             (30, self.take),
             (40, self.conclude),
@@ -227,7 +228,7 @@ class Storm(Rows):
         for worker in self.workers:
             await self.worker_registry.forget(worker)
         await self.worker_registry.register(worker := new_id(), "w", [Lane.IO], [], 1, "1")
-        store = PostgresJobStore(self.database, worker)
+        store = PostgresJobStore(self.database, worker, as_called)
         quiet = 0
         for _ in range(200):
             await self.let_time_pass()

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.turns.messages import Direction, Policy
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.job_store import ClaimRequest, FollowUp
@@ -24,6 +25,7 @@ from planq.shared.platform.database import Database
 from planq.shared.platform.errors import Conflict, ErrorRecord
 from planq.shared.subjects.conversations.failure import STOPPED, TOO_LONG
 from planq.shared.subjects.conversations.store import Arrival, InboundResult
+from planq.shared.subjects.conversations.turns import TurnReader
 from planq.shared.subjects.jobs.store import RequestStore
 from tests.support.conversations import Thread, message
 from tests.support.plans import compiled
@@ -36,7 +38,8 @@ class Talk(Thread):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self.jobs = PostgresJobStore(database, new_id())
+        self.jobs = PostgresJobStore(database, new_id(), as_called)
+        self.turns = TurnReader(database)
         self.requests = RequestStore(database)
         self.sweeps = WorkerRegistry(database, timedelta(seconds=15))
 
@@ -161,7 +164,7 @@ def test_interrupt_cancels_what_runs_and_keeps_what_was_done(play: Any, begun: b
             assert calls[1][1]["error"]["code"] == "outcome_unknown"
         else:
             assert calls == []
-        shown = await talk.jobs.history("default", first.conversation_id, second.job_id)
+        shown = await talk.turns.history("default", first.conversation_id, second.job_id)
         assert len(shown) == (4 if begun else 2)
 
     play(scenario)
@@ -177,7 +180,7 @@ def test_a_held_turn_that_is_cancelled_is_passed_over(play: Any) -> None:
         told = [text for direction, text in await talk.rows(first.conversation_id) if direction == "outbound"]
         assert told == ["", "1", ""]
         after = await talk.says("four")
-        shown = await talk.jobs.history("default", first.conversation_id, after.job_id)
+        shown = await talk.turns.history("default", first.conversation_id, after.job_id)
         assert [row.text for row in shown if row.direction is Direction.OUTBOUND] == [TOO_LONG, STOPPED, "1"]
         (last,) = await talk.run(
             "SELECT metadata FROM conversation_messages WHERE job_id = %s AND direction = 'outbound'", third.job_id
@@ -206,7 +209,7 @@ def test_merge_is_taken_in_by_the_next_round_and_stays_the_same(play: Any) -> No
         (row,) = await talk.run("SELECT * FROM conversation_messages WHERE id = %s", late.message_id)
         assert (row["status"], wakes) == ("received", (PlanWake(row["job_id"]),))
         assert (await talk.column(row["job_id"], "input")) == "too late"
-        shown = await talk.jobs.history("default", first.conversation_id, row["job_id"])
+        shown = await talk.turns.history("default", first.conversation_id, row["job_id"])
         assert [one.text for one in reversed(shown) if one.text] == ["one", "more", "done"]
 
     play(scenario)

@@ -13,6 +13,7 @@ import pytest
 from planq.api.documents import job_document, steps_document
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
@@ -43,7 +44,7 @@ def run(url: str, work: Callable[[OpenRequestStore, PostgresJobStore], Awaitable
         database = Database(url, max_connections=4)
         await database.open()
         try:
-            return await work(OpenRequestStore(database), PostgresJobStore(database, new_id()))
+            return await work(OpenRequestStore(database), PostgresJobStore(database, new_id(), as_called))
         finally:
             await database.close()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ONE_ROUND, ClaimRequest, FollowUp, TransitionResult
@@ -253,7 +254,7 @@ def test_two_at_once_let_no_step_follow_twice(play: Any, database_url: str, besi
         assert await rows.store.suspend_step(waits, timedelta(hours=1), {"value": "v"})
 
         async def ends(database: Database, claim: Any) -> list[int]:
-            store = PostgresJobStore(database, rows.worker)
+            store = PostgresJobStore(database, rows.worker, as_called)
             moved = await store.succeed_step(claim, {"value": "v"}, None)
             return [step.index for step in moved.ready]
 

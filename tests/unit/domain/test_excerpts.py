@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
-from planq.shared.agentic.references import excerpts
-from planq.shared.agentic.references.excerpts import Excerpts, MissingField, excerpts_json
 from planq.shared.agentic.references.resolution import resolve, uncovered
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.states import Effect, Lane
 from planq.shared.platform.errors import InvalidArguments
+from planq.shared.platform.values import excerpts
+from planq.shared.platform.values.excerpts import Excerpts, MissingField, excerpts_json
 from tests.unit.domain.strategies import finite_json_values
 
 DIGEST = b"h" * 32

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planq.shared.agentic.references.excerpts import path_of, path_text
 from planq.shared.agentic.references.grammar import (
     Insertion,
     Literal,
@@ -20,6 +19,7 @@ from planq.shared.agentic.references.grammar import (
     parse,
     pieces,
 )
+from planq.shared.platform.values.excerpts import path_of, path_text
 from planq.shared.platform.values.pointers import from_pointer, to_pointer
 
 

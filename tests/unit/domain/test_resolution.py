@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.agentic.references.excerpts import Excerpts
 from planq.shared.agentic.references.resolution import resolve
 from planq.shared.platform.errors import InvalidArguments
+from planq.shared.platform.values.excerpts import Excerpts
 from tests.unit.domain.strategies import json_values
 
 

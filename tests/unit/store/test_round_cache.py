@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.store.codec import NO_ROUNDS, CachedRounds
 from planq.shared.kernel.store.round_cache import RoundCache
 
@@ -35,9 +36,9 @@ def test_rounds_that_come_one_by_one_are_those_that_come_together() -> None:
     refers = {"arguments": {"n": "$0.output.n"}, "inputs": [0]}
     one_by_one = NO_ROUNDS
     for number in range(3):
-        one_by_one = one_by_one.after(claim(rounds(number, **refers)))
+        one_by_one = one_by_one.after(claim(rounds(number, **refers)), as_called)
 
-    together = NO_ROUNDS.after(claim(rounds(0, 1, 2, **refers)))
+    together = NO_ROUNDS.after(claim(rounds(0, 1, 2, **refers)), as_called)
 
     assert one_by_one.records == together.records
     assert [record.first_index for record in together.records] == [0, 2, 4]
@@ -46,41 +47,41 @@ def test_rounds_that_come_one_by_one_are_those_that_come_together() -> None:
 
 
 def test_rounds_are_named_by_their_number_and_the_end_of_the_last_one() -> None:
-    cached = NO_ROUNDS.after(claim(rounds(0, 1), ended="later"))
+    cached = NO_ROUNDS.after(claim(rounds(0, 1), ended="later"), as_called)
 
     assert NO_ROUNDS.mark is None
     assert cached.mark == {"rounds": 2, "index": 2, "ended": "later"}
 
 
 def test_a_claim_without_new_rounds_leaves_what_is_cached() -> None:
-    cached = NO_ROUNDS.after(claim(rounds(0, 1)))
+    cached = NO_ROUNDS.after(claim(rounds(0, 1)), as_called)
 
-    again = cached.after(claim(None))
+    again = cached.after(claim(None), as_called)
 
     assert again == cached
     assert [new is old for new, old in zip(again.records, cached.records, strict=True)] == [True, True]
 
 
 def test_a_claim_that_returns_all_rounds_replaces_what_is_cached() -> None:
-    cached = NO_ROUNDS.after(claim(rounds(0, 1, output={"n": "lost"})))
+    cached = NO_ROUNDS.after(claim(rounds(0, 1, output={"n": "lost"})), as_called)
 
-    anew = cached.after(claim(rounds(0)))
+    anew = cached.after(claim(rounds(0)), as_called)
 
-    assert anew == NO_ROUNDS.after(claim(rounds(0)))
+    assert anew == NO_ROUNDS.after(claim(rounds(0)), as_called)
 
 
 def test_messages_belong_to_the_round_in_which_they_came() -> None:
-    cached = NO_ROUNDS.after(claim(rounds(0, 1)))
+    cached = NO_ROUNDS.after(claim(rounds(0, 1)), as_called)
     said = [{"round": 1, "text": "a"}, {"round": 1, "text": "b"}, {"round": 2, "text": "c"}]
 
-    merged = cached.after(claim(rounds(2), merged=said))
+    merged = cached.after(claim(rounds(2), merged=said), as_called)
 
     assert [record.merged for record in merged.records] == [(), ("a", "b"), ("c",)]
-    assert [record.merged for record in merged.after(claim(None)).records] == [(), (), ()]
+    assert [record.merged for record in merged.after(claim(None), as_called).records] == [(), (), ()]
 
 
 def cached(number: int) -> CachedRounds:
-    return NO_ROUNDS.after(claim(rounds(*range(number))))
+    return NO_ROUNDS.after(claim(rounds(*range(number))), as_called)
 
 
 @pytest.mark.parametrize(("room", "kept"), [(6, [2, 2, 2]), (5, [0, 2, 2]), (2, [0, 0, 2]), (1, [0, 0, 0])])

@@ -291,7 +291,7 @@ class _Worker:
             responder=model,
             toolbox=registry,
             payloads=_MemoryPayloads(),
-            backgrounds=Backgrounds(guarded, self, lambda text: len(text) // 4),
+            backgrounds=Backgrounds(self.store.history, self, lambda text: len(text) // 4),
             draw=lambda: 0.0,
             secrets=self._secret,
         )

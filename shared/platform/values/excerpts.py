@@ -1,8 +1,8 @@
-"""The parts of a large output that references reach, so that the rest of it need not be loaded.
+"""The parts of a large output that later steps reference, so that the rest of it need not be loaded.
 
-When a plan is compiled, every step learns the paths of its output that later steps reference. A large output is kept
-away from its step's row; beside it stand the values at these paths that are small, and for a path that leads nowhere
-what was there instead. `resolution.resolve` gives over these exactly what it gives over the whole output (tested).
+When a plan is compiled, every step learns the paths of its output that later steps reference. A large output is
+stored apart from its step's row. The row keeps the small values at these paths, and for a path that leads nowhere
+what was found instead. Arguments resolved over these equal those resolved over the whole output (tested).
 """
 
 from __future__ import annotations
