@@ -20,7 +20,7 @@ from planq.api.http.prefix import below_prefix
 from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, PageDocument, RequestBody, Time
 from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.agentic.rounds.guide import GUIDE_SOURCE
-from planq.shared.kernel.states import JobStatus, StepKind, StepStatus, StopReason, Strategy
+from planq.shared.kernel.states import TERMINAL_STEP, JobStatus, StepKind, StepStatus, StopReason, Strategy
 from planq.shared.platform.database import shown_time
 from planq.shared.platform.errors import NotFound, capped
 from planq.shared.platform.values.decoding import decode_stored
@@ -251,13 +251,11 @@ def _advised(view: JobView, body: Mapping[str, Any]) -> list[dict[str, Any]]:
 _STATUS_OF_STEP: Mapping[StepStatus, str] = {
     StepStatus.PENDING: "pending",
     StepStatus.READY: "pending",
-    StepStatus.RUNNING: "executing",
-    StepStatus.WAITING: "executing",
+    **dict.fromkeys(TERMINAL_STEP, "failed"),
     StepStatus.SUCCEEDED: "completed",
-    StepStatus.FAILED: "failed",
     StepStatus.SKIPPED: "skipped",
-    StepStatus.CANCELLED: "failed",
 }
+"""All other steps are `executing`."""
 
 
 def _planned(view: JobView, body: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -272,7 +270,7 @@ def _planned(view: JobView, body: Mapping[str, Any]) -> list[dict[str, Any]]:
             "tool_arguments": call.get("arguments") or {},
             "depends_on": [after + 1 for after in stored[index]["depends_on"]] if index in stored else [],
             "success_criteria": "",
-            "status": _STATUS_OF_STEP[StepStatus(stored[index]["status"])] if index in stored else "pending",
+            "status": _STATUS_OF_STEP.get(stored[index]["status"], "executing") if index in stored else "pending",
         }
         for index, call in enumerate(calls)
     ]

@@ -10,7 +10,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from planq.shared.kernel.states import JobStatus, Outcome, StepStatus
+from planq.shared.kernel.states import RUNNING_STEP, WAITING_STEP, JobStatus, Outcome, StepStatus
 from planq.shared.subjects.batches.states import BatchStatus
 from planq.shared.subjects.jobs.waiting import shown_seconds
 
@@ -34,16 +34,8 @@ _KINDS = {
     JobStatus.FAILED: ("bad", "Failed"),
     JobStatus.CANCELLED: ("idle", "Cancelled"),
 }
-_STEP_KINDS = {
-    StepStatus.PENDING: ("idle", "Pending"),
-    StepStatus.READY: ("idle", "Ready"),
-    StepStatus.RUNNING: ("run", "Running"),
-    StepStatus.WAITING: ("idle", "Waiting"),
-    StepStatus.SUCCEEDED: ("ok", "Succeeded"),
-    StepStatus.FAILED: ("bad", "Failed"),
-    StepStatus.SKIPPED: ("idle", "Skipped"),
-    StepStatus.CANCELLED: ("idle", "Cancelled"),
-}
+_STEP_KINDS = {StepStatus.SUCCEEDED: "ok", StepStatus.FAILED: "bad", **dict.fromkeys(RUNNING_STEP, "run")}
+"""The kinds of those states that are not `idle`."""
 
 _BATCH_KINDS = {
     BatchStatus.UPLOADING: ("run", "Comes in"),
@@ -86,7 +78,9 @@ def batch_state(batch: dict[str, Any]) -> tuple[str, str]:
 
 def step_state(step: dict[str, Any]) -> tuple[str, str]:
     status = StepStatus(step["status"])
-    return ("ask", "Asks") if status is StepStatus.WAITING and step.get("question") else _STEP_KINDS[status]
+    if status in WAITING_STEP and step.get("question"):
+        return "ask", "Asks"
+    return _STEP_KINDS.get(status, "idle"), status.capitalize().replace("_", " ")
 
 
 def inert(text: Any, most: int = SHOWN_CHARS) -> str:

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.questions import OUTCOME_SCHEMA, Elicitation
-from planq.shared.kernel.states import Effect, ElicitationKind, Recovery, StepStatus
+from planq.shared.kernel.states import UNSTARTED_STEP, Effect, ElicitationKind, Recovery, StepStatus
 from planq.shared.platform.errors import (
     AuthFailed,
     ErrorRecord,
@@ -332,7 +332,7 @@ def may_have_taken_effect(
     nothing happened. `is_begun` says that an attempt has begun which was not given back; `is_in_doubt` that an
     earlier one may have taken effect, and so it is also with a step that was skipped before its tool could find out.
     """
-    if effect is not Effect.UNSAFE or status not in (StepStatus.FAILED, StepStatus.CANCELLED, StepStatus.SKIPPED):
+    if effect is not Effect.UNSAFE or not status.is_terminal or status is StepStatus.SUCCEEDED:
         return False
     return is_in_doubt or (
         status is not StepStatus.SKIPPED and is_begun and error_code not in _WITHOUT_EFFECT | _NEVER_MADE
@@ -347,10 +347,8 @@ def is_in_doubt(
     As `may_have_taken_effect`, and also while an `unsafe` step runs, waits, or is about to find out. A success is no
     doubt. What such a step does under its own idempotency key, nobody finds out under that of another job.
     """
-    if effect is Effect.UNSAFE and (
-        status in (StepStatus.RUNNING, StepStatus.WAITING)
-        or (is_in_doubt and status in (StepStatus.PENDING, StepStatus.READY))
-    ):
+    is_open = is_in_doubt if status in UNSTARTED_STEP else not status.is_terminal
+    if effect is Effect.UNSAFE and is_open:
         return True
     return may_have_taken_effect(status, effect, error_code, is_begun=is_begun, is_in_doubt=is_in_doubt)
 

@@ -287,6 +287,14 @@ STORED_JOB = tuple(dict.fromkeys(status.stored for status in JobStatus))
 """The statuses that rows of jobs have."""
 
 TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
-TERMINAL_STEP = frozenset({StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
+UNSTARTED_STEP = (StepStatus.PENDING, StepStatus.READY)
+"""It has not begun, so it can be skipped. `sql/functions/states.sql` has these sets for the transitions."""
+RUNNING_STEP = (StepStatus.RUNNING,)
+"""An attempt owns it."""
+WAITING_STEP = (StepStatus.WAITING,)
+"""It waits for a timer, a person or child jobs, and no attempt owns it."""
+IDLE_STEP = (*UNSTARTED_STEP, *WAITING_STEP)
+"""It has not ended, and no attempt owns it."""
+TERMINAL_STEP = frozenset(StepStatus) - {*IDLE_STEP, *RUNNING_STEP}
 STAGES = frozenset({JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING})
 """Where a worker has to carry out a stage before anything else happens."""

@@ -11,8 +11,10 @@ hold in each state is asserted by triggers (`sql/functions/invariants.sql`), and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -38,7 +40,9 @@ from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
 from planq.shared.kernel.states import (
+    IDLE_STEP,
     LANE,
+    RUNNING_STEP,
     STORED_JOB,
     AfterSteps,
     AskedOf,
@@ -72,7 +76,12 @@ from planq.shared.platform.columns import (
 
 _KEYED = "idempotency_key IS NOT NULL"
 
-UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'responding')"
+
+def _among(statuses: Iterable[StrEnum]) -> str:
+    return "status IN ({})".format(", ".join(f"'{status}'" for status in statuses))
+
+
+UNFINISHED_JOB = _among(status for status in STORED_JOB if not status.is_terminal)
 _RUNNING = "status = 'executing'"
 _MOVING = "paused_at IS NULL"
 """No time runs out while a job is paused; a sweep would look at all paused ones again and again."""
@@ -82,7 +91,7 @@ _OF_MESSAGE_FLOW = "in_message_flow AND parent_job_id IS NULL"
 _PINS = ("tenant_id", "agent_name", text("coalesce(agent_version, 0)"), text("coalesce(skill_versions, '{}')"))
 _HELD = "status = 'ready' AND wake_at IS NULL"
 _AWAITS_TOOL = "status = 'ready' AND tool_away_since IS NOT NULL"
-ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
+ENDED_JOB = _among(status for status in STORED_JOB if status.is_terminal)
 _UNSERVED = "(is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)"
 
 
@@ -262,8 +271,8 @@ class Step(SQLModel, table=True):
 
     __tablename__ = "steps"
     __table_args__ = (
-        partial_index("wake_at", "status IN ('pending', 'ready', 'waiting')", include=["status"]),
-        partial_index("worker_id", "status = 'running'"),
+        partial_index("wake_at", _among(IDLE_STEP), include=["status"]),
+        partial_index("worker_id", _among(RUNNING_STEP)),
         Index("ix_steps_held", "job_id", text("path DESC"), "index", postgresql_where=text(_HELD)),
         partial_index("payload_hash", "payload_hash IS NOT NULL"),
         partial_index("origin_job", "origin_job IS NOT NULL"),

@@ -157,8 +157,8 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/children.sql",
-        "status = 'running' AND attempt = p_attempt\n      AND NOT joined;",
-        "status = 'running'\n      AND NOT joined;",
+        "status = ANY (planq_step_running()) AND attempt = p_attempt\n      AND NOT joined;",
+        "status = ANY (planq_step_running())\n      AND NOT joined;",
         f"{STORE}/test_guards.py",
     ),
     Fault(

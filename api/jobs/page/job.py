@@ -26,7 +26,7 @@ from planq.api.page.rendering import page
 from planq.api.page.route import page_router, reads, values_of
 from planq.api.page.trees import SHOWN_NODES
 from planq.api.questions.routes import get_elicitation
-from planq.shared.kernel.states import JobStatus, StepStatus
+from planq.shared.kernel.states import TERMINAL_STEP, UNSTARTED_STEP, JobStatus, StepStatus
 from planq.shared.platform.errors import NotFound
 
 job_page_routes = page_router()
@@ -145,7 +145,7 @@ def _shown(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _whole(steps: list[dict[str, Any]]) -> set[int]:
     if len(steps) <= _FEW_STEPS:
         return {step["index"] for step in steps}
-    calm = (StepStatus.SUCCEEDED, StepStatus.PENDING, StepStatus.READY, StepStatus.SKIPPED, StepStatus.CANCELLED)
+    calm = TERMINAL_STEP.union(UNSTARTED_STEP) - {StepStatus.FAILED}
     return {step["index"] for step in [one for one in steps if one["status"] not in calm][:_MOST_WHOLE]}
 
 

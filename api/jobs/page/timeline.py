@@ -17,7 +17,7 @@ from planq.api.page.rendering import is_open, page_url
 from planq.api.page.route import values_of
 from planq.api.page.words import step_state
 from planq.shared.kernel.ids import StepRef, step_attempt_id
-from planq.shared.kernel.states import JobStatus, StepStatus
+from planq.shared.kernel.states import TERMINAL_STEP, JobStatus
 from planq.shared.platform.database import Row
 from planq.shared.subjects.jobs.timeline import (
     AttemptPhase,
@@ -39,7 +39,6 @@ _MOST_ROWS = 100
 _SCALE = 1_000.0
 _STAGES = {"planning": "planning", "responding": "answering"}
 _NAMES = {PhaseKind.QUEUE: "queued", PhaseKind.RUN: "ran", PhaseKind.WAIT: "waited"}
-_OVER = frozenset({StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
 
 
 class Timeline(NamedTuple):
@@ -95,7 +94,7 @@ def moments_by_step(steps: Sequence[Mapping[str, Any]], moments: Sequence[JobMom
             own[:] = [
                 one._replace(at=_seconds(step["started_at"])) if one.kind == "step_started" else one for one in own
             ]
-        if own and step["finished_at"] is not None and step["status"] in _OVER:
+        if own and step["finished_at"] is not None and step["status"] in TERMINAL_STEP:
             own[-1] = own[-1]._replace(at=_seconds(step["finished_at"]))
     return found
 
@@ -203,7 +202,7 @@ def _phases(
     own: Mapping[int, Sequence[JobMoment]],
     now: float,
 ) -> list[AttemptPhase]:
-    is_over = step["status"] in _OVER
+    is_over = step["status"] in TERMINAL_STEP
     if step["started_at"] is None and not own[step["index"]]:
         return []
     return step_phases(_ready_at(step, steps, plans), own[step["index"]], now, is_over=is_over)

@@ -8,7 +8,7 @@ from typing import Any
 from planq.shared.agentic.rounds.ending import time_for_steps
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.retry import may_have_taken_effect
-from planq.shared.kernel.states import Effect, JobStatus, OnFailure, Recovery, StepStatus, Strategy
+from planq.shared.kernel.states import RUNNING_STEP, Effect, JobStatus, OnFailure, Recovery, StepStatus, Strategy
 from planq.shared.platform.errors import Conflict, OutcomeUnknown
 
 
@@ -89,7 +89,7 @@ def rule_says(judge: Callable[..., bool], step: Mapping[str, Any], effect: Effec
 def doubt_of(step: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is told of a step of which nobody knows whether it took effect."""
     error = step["error"] or {"code": "cancelled", "message": "cut off when its job ended"}
-    if step["status"] == StepStatus.RUNNING:  # what an earlier attempt ended by says nothing about this one
+    if step["status"] in RUNNING_STEP:  # what an earlier attempt ended by says nothing about this one
         error = {"code": OutcomeUnknown.code, "message": "it runs now"}
     return {
         "step": step["index"],

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from planq.shared.kernel.states import JobStatus, StepStatus
+from planq.shared.kernel.states import RUNNING_STEP, WAITING_STEP, JobStatus
 
 _NEVER_YEAR = 9999
 """A job or step whose time lies there is held back until something else has ended."""
@@ -130,7 +130,7 @@ def _of_lane(job: Mapping[str, Any], what: str, who: str, lane: str) -> JobWait:
 def _of_steps(job: Mapping[str, Any]) -> JobWait:
     """Return why the steps of a job have not ended: the one that waits for the rarest thing speaks for all."""
     steps: Sequence[Mapping[str, Any]] = job["open_steps"]
-    found = [_of_step(job, step) for step in steps if step["status"] != StepStatus.PENDING]
+    found = [_of_step(job, step) for step in steps]
     if not found:
         return JobWait(WaitKind.WORK, "Its steps have ended; a worker goes on with it.")
     return min(found, key=lambda wait: _RANK.index(wait.kind))
@@ -145,7 +145,7 @@ _RANK = (
 def _of_step(job: Mapping[str, Any], step: Mapping[str, Any]) -> JobWait:
     name = f"${step['index']} {step['tool_name']}"
     run_at = step["run_at"]
-    if step["status"] == StepStatus.RUNNING:
+    if step["status"] in RUNNING_STEP:
         since = _since(job, step["started_at"])
         return JobWait(WaitKind.WORK, f"{name} has been running for {since}{_by(step['worker'])}.")
     if step["open_children"]:
@@ -160,7 +160,7 @@ def _of_step(job: Mapping[str, Any], step: Mapping[str, Any]) -> JobWait:
             WaitKind.TOOL,
             f"{name} has waited for {since} for a live worker of the lane {step['lane']} that has its tool.",
         )
-    if step["status"] == StepStatus.WAITING:
+    if step["status"] in WAITING_STEP:
         at = step["wake_at"]
         when = "" if at is None or at.year >= _NEVER_YEAR else f" for {_until(job, at)} more"
         return JobWait(WaitKind.TIME, f"{name} waits{when}.")

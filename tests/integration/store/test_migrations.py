@@ -12,7 +12,15 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 from sqlmodel import SQLModel
 
-from planq.shared.kernel.states import JobStatus, StepStatus
+from planq.shared.kernel.states import (
+    IDLE_STEP,
+    RUNNING_STEP,
+    TERMINAL_STEP,
+    UNSTARTED_STEP,
+    WAITING_STEP,
+    JobStatus,
+    StepStatus,
+)
 from planq.shared.platform import schema_version as schema
 from planq.shared.platform.database import named, query
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
@@ -270,6 +278,38 @@ def test_domains_allow_exactly_the_enums(database_url: str) -> None:
             ).fetchone() or ("",)
             assert all(f"'{value}'" in found for value in values)
             assert found.count("'::text") == len(values)
+
+
+def test_statuses_of_steps_are_in_the_same_sets_in_both_languages(database_url: str) -> None:
+    sets = {
+        "unstarted": UNSTARTED_STEP,
+        "running": RUNNING_STEP,
+        "waiting": WAITING_STEP,
+        "idle": IDLE_STEP,
+        "ended": TERMINAL_STEP,
+        "unfinished": set(StepStatus) - TERMINAL_STEP,
+    }
+    with psycopg.connect(database_url) as connection:
+        for name, statuses in sets.items():
+            (found,) = connection.execute(f"SELECT planq_step_{name}()".encode()).fetchone() or ([],)
+            assert sorted(found) == sorted(statuses), name
+
+
+def test_statuses_of_steps_are_compared_by_their_sets() -> None:
+    """So a new status is put into a set, and no statement is read again. Other tables have some of the words."""
+    compared = re.compile(
+        r"(?:\b(?:WHERE|AND|OR|NOT|WHEN|IF|ELSIF) |\()(?:\w+\.)?status\s*(?:=|<>|IN)\s*\(?"
+        r"'(?:pending|ready|running|waiting)'(?!, 'sen)"
+    )
+    others = {"action.sql", "actions.sql", "deferred.sql", "delivery.sql"}
+    found = [
+        f"{file.name}: {line.strip()}"
+        for file in _files(".sql", "sql")
+        if file.name not in others
+        for line in file.read_text("utf-8").splitlines()
+        if compared.search(line.partition("--")[0])
+    ]
+    assert found == []
 
 
 def test_every_named_query_fits_the_schema(database_url: str) -> None:

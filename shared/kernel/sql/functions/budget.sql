@@ -249,7 +249,7 @@ LANGUAGE sql STABLE AS $$
               AND o.stage_worker IS NOT NULL AND o.stage_attempt = p_attempt)
         ELSE EXISTS (
             SELECT FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.index = p_index
-              AND s.status = 'running' AND s.attempt = p_attempt) END
+              AND s.status = ANY (planq_step_running()) AND s.attempt = p_attempt) END
 $$;
 
 -- Keeps what open calls of jobs may have cost held while these are cut off; called before that. The caller holds the jobs'
@@ -257,7 +257,7 @@ $$;
 CREATE FUNCTION planq_owe(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    PERFORM FROM steps s WHERE s.job_id = ANY (p_jobs) AND s.status = 'running'
+    PERFORM FROM steps s WHERE s.job_id = ANY (p_jobs) AND s.status = ANY (planq_step_running())
       AND EXISTS (SELECT FROM jobs j WHERE j.id = s.job_id AND j.budget IS NOT NULL)
     ORDER BY s.job_id, s.round, s.index FOR NO KEY UPDATE OF s;
     UPDATE budget_holds q SET owed_until = planq_now() + planq_owing()

@@ -26,7 +26,7 @@ BEGIN
     SELECT array_agg(c.id ORDER BY c.position) INTO v_ids FROM json_to_recordset(p_children) AS c (id uuid, position int);
     UPDATE steps SET status = 'waiting', waits_for = p_until, max_parallel = p_most, note = p_note, children = v_ids,
         worker_id = NULL, deadline = NULL, wake_at = NULL, wakes = 0
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt
       AND NOT joined;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
@@ -175,7 +175,7 @@ BEGIN
         RETURN json_build_object('applied', false);
     END IF;
     UPDATE steps SET open_children = open_children - 1
-    WHERE job_id = j.id AND round = c.parent_round AND index = c.parent_step_index AND status = 'waiting'
+    WHERE job_id = j.id AND round = c.parent_round AND index = c.parent_step_index AND status = ANY (planq_step_waiting())
       AND NOT joined AND p_child = ANY (children)
     RETURNING * INTO s;
     IF NOT FOUND THEN
@@ -210,7 +210,7 @@ DECLARE
 BEGIN
     UPDATE steps SET status = 'ready', joined = true, run_at = planq_now(),
         wake_at = planq_now() + planq_wake_grace(), wakes = 0
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'waiting' AND NOT joined
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_waiting()) AND NOT joined
     RETURNING * INTO s;
     ASSERT FOUND, 'gathered_without_waiting';
     UPDATE jobs SET out_steps = out_steps + 1 WHERE id = p_job AND places IS NOT NULL;

@@ -186,7 +186,7 @@ AS $$
 BEGIN
     RETURN (SELECT json_agg(json_build_object(
         'round', p.round, 'source', p.source, 'body', p.body, 'reply', p.reply, 'errors', p.errors,
-        'results', planq_results(p_job, p.round, '{succeeded,failed,skipped,cancelled}', p_index),
+        'results', planq_results(p_job, p.round, planq_step_ended(), p_index),
         'artifacts', (SELECT json_agg(m) FROM (
             SELECT a.step_index AS index, a.id, a.media_type, encode(a.payload_hash, 'hex') AS sha256, o.size
             FROM artifacts a JOIN steps s ON s.job_id = a.job_id AND s.index = a.step_index AND s.round = p.round
@@ -216,7 +216,7 @@ RETURNS TABLE (index int, claim json) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_ready CONSTANT text := 'ready';
+    v_ready CONSTANT text[] := planq_step_ready();
     v_executing CONSTANT text := 'executing';
     v_free int[] := p_indices;
     v_index int;
@@ -230,7 +230,7 @@ BEGIN
     IF cardinality(p_indices) > 1 THEN
         SELECT coalesce(array_agg(f.index ORDER BY f.index), '{}') INTO v_free FROM (
             SELECT steps.index FROM steps WHERE job_id = p_job AND round = p_round AND steps.index = ANY (p_indices)
-              AND status = v_ready AND run_at <= planq_now() AND wake_at IS NOT NULL
+              AND status = ANY (v_ready) AND run_at <= planq_now() AND wake_at IS NOT NULL
             FOR NO KEY UPDATE SKIP LOCKED
         ) f;
     END IF;
@@ -253,7 +253,7 @@ CREATE FUNCTION planq_take_step(
     p_job uuid, p_round int, p_index int, p_worker uuid, p_awaited int, is_out boolean
 ) RETURNS steps LANGUAGE plpgsql AS $$
 DECLARE
-    v_free CONSTANT text[] := '{pending,ready}';
+    v_free CONSTANT text[] := planq_step_unstarted();
     s steps;
 BEGIN
     UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker, pending = 0,

@@ -36,7 +36,7 @@ BEGIN
     PERFORM planq_end_waits(ARRAY[p_job]);
     UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
         elicitation_id = NULL
-    WHERE job_id = p_job AND status IN ('pending', 'ready', 'running', 'waiting');
+    WHERE job_id = p_job AND status = ANY (planq_step_unfinished());
     UPDATE jobs SET status = p_status, finished_at = planq_clock(), stage_worker = NULL,
         error = coalesce(p_error, CASE WHEN failed_steps > 0 THEN planq_first_failure(id) END),
         cancel_requested_at = CASE WHEN p_status = 'cancelled' THEN planq_now() END,
@@ -76,7 +76,7 @@ BEGIN
         PERFORM planq_end_waits(v_ids);
         UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
             elicitation_id = NULL
-        WHERE job_id = ANY (v_ids) AND status IN ('pending', 'ready', 'running', 'waiting');
+        WHERE job_id = ANY (v_ids) AND status = ANY (planq_step_unfinished());
         UPDATE jobs SET status = 'cancelled', finished_at = planq_clock(), stage_worker = NULL, is_joined = true,
             error = CASE WHEN failed_steps > 0 THEN planq_first_failure(id) END,
             cancel_requested_at = planq_now(), wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0,
@@ -204,7 +204,7 @@ DECLARE
     v_pause CONSTANT interval := planq_now() - j.paused_at;
 BEGIN
     UPDATE steps SET wake_at = wake_at + v_pause
-    WHERE job_id = j.id AND status = 'waiting' AND elicitation_id IS NOT NULL;
+    WHERE job_id = j.id AND status = ANY (planq_step_waiting()) AND elicitation_id IS NOT NULL;
     PERFORM planq_credit_pause(j.id);
     UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
         rounds_deadline = rounds_deadline + v_pause,
@@ -265,8 +265,9 @@ BEGIN
         RETURN;
     END IF;
     UPDATE steps SET wakes = 0,
-        wake_at = CASE WHEN status = 'ready' THEN greatest(run_at, planq_now()) ELSE wake_at + v_pause END
-    WHERE job_id = ANY (v_below) AND ((status = 'ready' AND wake_at IS NOT NULL) OR (status = 'waiting' AND elicitation_id IS NOT NULL));
+        wake_at = CASE WHEN status = ANY (planq_step_ready()) THEN greatest(run_at, planq_now()) ELSE wake_at + v_pause END
+    WHERE job_id = ANY (v_below) AND ((status = ANY (planq_step_ready()) AND wake_at IS NOT NULL)
+                                      OR (status = ANY (planq_step_waiting()) AND elicitation_id IS NOT NULL));
     UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
         rounds_deadline = rounds_deadline + v_pause,
         wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, planq_now()) END, wakes = 0
@@ -317,7 +318,7 @@ BEGIN
     -- A fresh start asks anew.
     UPDATE elicitations e SET is_spent = true FROM steps s
     WHERE e.job_id = p_job AND NOT e.is_spent AND s.job_id = p_job AND s.index = e.step_index
-      AND s.status IN ('pending', 'ready');
+      AND s.status = ANY (planq_step_unstarted());
     RETURN v_count;
 END $$;
 
@@ -327,7 +328,7 @@ CREATE FUNCTION planq_rewake_steps(p_job uuid, p_round int) RETURNS json LANGUAG
     WITH woken AS (
         UPDATE steps SET wakes = 0,
             wake_at = CASE WHEN run_at > planq_now() THEN run_at ELSE planq_now() + planq_wake_grace() END
-        WHERE job_id = p_job AND round = p_round AND status = 'ready' AND wake_at IS NOT NULL
+        WHERE job_id = p_job AND round = p_round AND status = ANY (planq_step_ready()) AND wake_at IS NOT NULL
         RETURNING index, lane, tool_name, run_at, path
     )
     SELECT coalesce(

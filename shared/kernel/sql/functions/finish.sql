@@ -18,7 +18,7 @@ RETURNS TABLE (n int, result json) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_running CONSTANT text := 'running';
+    v_running CONSTANT text[] := planq_step_running();
     i planq_outcome;
     j record;
     s steps;
@@ -37,7 +37,7 @@ BEGIN
         CONTINUE WHEN NOT FOUND OR j.status <> 'executing' OR j.round <> i.round;
         v_was_out := 0;
         IF j.room IS NOT NULL THEN
-            SELECT count(*) INTO v_was_out FROM steps WHERE job_id = i.job AND index = i.index AND status = v_running;
+            SELECT count(*) INTO v_was_out FROM steps WHERE job_id = i.job AND index = i.index AND status = ANY (v_running);
         END IF;
         s := planq_succeed_step(i);
         CONTINUE WHEN s.job_id IS NULL;
@@ -82,8 +82,8 @@ END $$;
 -- the step off.
 CREATE FUNCTION planq_succeed_step(i planq_outcome) RETURNS steps LANGUAGE plpgsql AS $$
 DECLARE
-    v_running CONSTANT text := 'running';
-    v_waiting CONSTANT text := 'waiting';
+    v_running CONSTANT text[] := planq_step_running();
+    v_waiting CONSTANT text[] := planq_step_waiting();
     s steps;
 BEGIN
     UPDATE steps SET
@@ -92,7 +92,7 @@ BEGIN
         finished_at = greatest(started_at, planq_clock() - make_interval(secs => coalesce(i.unit_seconds, 0))),
         wake_at = NULL, wakes = 0, deadline = NULL
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
-      AND (status = v_running OR (status = v_waiting AND elicitation_id IS NULL AND (waits_for IS NULL OR joined)))
+      AND (status = ANY (v_running) OR (status = ANY (v_waiting) AND elicitation_id IS NULL AND (waits_for IS NULL OR joined)))
     RETURNING * INTO s;
     IF s.job_id IS NOT NULL AND (i.hash IS NOT NULL OR i.artifact IS NOT NULL) THEN
         PERFORM planq_keep_outcome(s.tenant_id, i.job, i.index, s.tool_name, s.output, s.payload_hash, i.artifact::json);
@@ -112,7 +112,7 @@ END $$;
 -- which is not paused, stores the events, and counts the steps off.
 CREATE FUNCTION planq_succeed_unit(s steps, p_unit json, p_lane text, p_worker uuid) RETURNS SETOF steps LANGUAGE plpgsql AS $$
 DECLARE
-    v_pending CONSTANT text := 'pending';
+    v_pending CONSTANT text[] := planq_step_pending();
     v_before steps := s;
     v_next steps;
     u record;
@@ -123,7 +123,7 @@ BEGIN
             status = 'succeeded', pending = 0, attempt = 1, worker_id = p_worker, output = u.output::json,
             started_at = v_before.finished_at,
             finished_at = least(planq_clock(), v_before.finished_at + make_interval(secs => u.seconds))
-        WHERE job_id = s.job_id AND round = s.round AND index = u.index AND status = v_pending AND pending = 1
+        WHERE job_id = s.job_id AND round = s.round AND index = u.index AND status = ANY (v_pending) AND pending = 1
           AND attempt = 0 AND lane = p_lane
         RETURNING * INTO v_next;
         EXIT WHEN NOT FOUND;
@@ -201,7 +201,8 @@ BEGIN
     END IF;
     IF j.places IS NOT NULL THEN
         SELECT count(*) INTO v_was_out FROM steps
-        WHERE job_id = i.job AND index = i.index AND (status = 'running' OR (i.unoffered AND status = 'ready'));
+        WHERE job_id = i.job AND index = i.index
+          AND (status = ANY (planq_step_running()) OR (i.unoffered AND status = ANY (planq_step_ready())));
     END IF;
     IF i.error IS NULL THEN
         s := planq_succeed_step(i);
@@ -230,7 +231,8 @@ BEGIN
         INTO v_dependents, v_ended FROM (
             SELECT b.index, b.path, count(*)::int AS ended FROM unnest(i.index || v_skipped) AS x (index)
             JOIN steps a ON a.job_id = i.job AND a.index = x.index CROSS JOIN LATERAL unnest(a.dependents) AS u (index)
-            JOIN steps b ON b.job_id = i.job AND b.index = u.index AND b.status = 'pending' GROUP BY b.index, b.path
+            JOIN steps b ON b.job_id = i.job AND b.index = u.index AND b.status = ANY (planq_step_pending())
+            GROUP BY b.index, b.path
         ) d;
     ELSIF v_status = 'failed' THEN
         v_more := planq_skip_after(i.job, i.round, i.index);
@@ -252,7 +254,8 @@ BEGIN
         error = i.error::json, in_doubt = false, finished_at = planq_clock(), wake_at = NULL, wakes = 0, deadline = NULL,
         worker_losses = worker_losses + coalesce(i.lost, false)::int
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
-      AND (status = 'running' OR (i.unoffered AND status = 'ready' AND tool_away_since IS NOT NULL AND wake_at IS NOT NULL))
+      AND (status = ANY (planq_step_running())
+           OR (i.unoffered AND status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL AND wake_at IS NOT NULL))
     RETURNING tenant_id, children INTO s;
     IF NOT FOUND THEN
         RETURN false;
@@ -276,7 +279,7 @@ BEGIN
     UPDATE steps SET status = 'ready', output = NULL, payload_hash = NULL, output_bytes = NULL, excerpts = NULL,
         error = i.error::json, in_doubt = coalesce(i.in_doubt, false), run_at = v_at, wake_at = v_at, wakes = 0, worker_id = NULL,
         deadline = NULL, worker_losses = worker_losses + coalesce(i.lost, false)::int, releases = releases + coalesce(i.is_wait, false)::int
-    WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt AND status = 'running'
+    WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt AND status = ANY (planq_step_running())
     RETURNING tenant_id INTO v_tenant;
     IF NOT FOUND THEN
         RETURN false;

@@ -45,7 +45,7 @@ DECLARE
     d record;
     s steps;
 BEGIN
-    FOR d IN SELECT round, index, lane FROM steps WHERE job_id = p_job AND status = 'ready' AND wake_at IS NULL
+    FOR d IN SELECT round, index, lane FROM steps WHERE job_id = p_job AND status = ANY (planq_step_ready()) AND wake_at IS NULL
              ORDER BY path DESC, index LIMIT p_most LOOP
         s := NULL;
         IF v_takes > 0 AND d.lane = p_lane THEN
@@ -71,11 +71,11 @@ BEGIN
     IF p_open > planq_least_window() THEN
         w.places := planq_places(p_priority);
         UPDATE steps SET wake_at = NULL WHERE job_id = p_job AND round = p_round AND index IN (
-            SELECT s.index FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.status = 'ready'
+            SELECT s.index FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.status = ANY (planq_step_ready())
             ORDER BY s.path DESC, s.index OFFSET w.places);
         GET DIAGNOSTICS w.held_steps = ROW_COUNT;
         SELECT count(*) INTO w.out_steps FROM steps s
-        WHERE s.job_id = p_job AND s.round = p_round AND s.status = 'ready' AND s.wake_at IS NOT NULL;
+        WHERE s.job_id = p_job AND s.round = p_round AND s.status = ANY (planq_step_ready()) AND s.wake_at IS NOT NULL;
     END IF;
     RETURN w;
 END $$;
@@ -112,7 +112,7 @@ CREATE FUNCTION planq_interactive_waits() RETURNS boolean LANGUAGE sql STABLE AS
           AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL AND priority = 'interactive'
     ) OR EXISTS (
         SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
-        WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND planq_is_unclaimed(s.wake_at, s.wakes)
-          AND s.run_at <= planq_now() AND j.paused_at IS NULL AND j.priority = 'interactive'
+        WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready())
+          AND planq_is_unclaimed(s.wake_at, s.wakes) AND s.run_at <= planq_now() AND j.paused_at IS NULL AND j.priority = 'interactive'
     )
 $$;

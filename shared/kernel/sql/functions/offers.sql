@@ -54,12 +54,12 @@ CREATE FUNCTION planq_hand_on_steps(p_job uuid, p_round int, p_indices int[], p_
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
-    v_ready CONSTANT text := 'ready';
+    v_ready CONSTANT text[] := planq_step_ready();
     s record;
 BEGIN
     FOR s IN
         SELECT index, tenant_id, lane, tool_name, tool_digest FROM steps
-        WHERE job_id = p_job AND round = p_round AND index = ANY (p_indices) AND status = v_ready
+        WHERE job_id = p_job AND round = p_round AND index = ANY (p_indices) AND status = ANY (v_ready)
           AND run_at <= planq_now() AND wake_at IS NOT NULL
         ORDER BY index
     LOOP
@@ -71,7 +71,7 @@ BEGIN
             CONTINUE;
         END IF;
         UPDATE steps SET tool_away_since = coalesce(tool_away_since, planq_now()), wake_at = planq_never(), wakes = 0
-        WHERE job_id = p_job AND round = p_round AND index = s.index AND status = v_ready AND wake_at < planq_never();
+        WHERE job_id = p_job AND round = p_round AND index = s.index AND status = ANY (v_ready) AND wake_at < planq_never();
         IF FOUND THEN
             PERFORM planq_append_event(s.tenant_id, p_job, 'step_awaits_tool', json_build_object(
                 'round', p_round, 'index', s.index, 'tool_name', s.tool_name, 'lane', s.lane));
@@ -86,11 +86,11 @@ DECLARE
 BEGIN
     WITH offered AS MATERIALIZED (
         SELECT a.lane, a.tool_name FROM (
-            SELECT DISTINCT lane, tool_name FROM steps WHERE status = 'ready' AND tool_away_since IS NOT NULL
+            SELECT DISTINCT lane, tool_name FROM steps WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL
         ) a WHERE planq_is_offered(a.lane, a.tool_name, '')
     ), due AS (
         SELECT s.job_id, s.index FROM steps s JOIN offered o ON o.lane = s.lane AND o.tool_name = s.tool_name
-        WHERE s.status = 'ready' AND s.tool_away_since IS NOT NULL
+        WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL
         ORDER BY s.job_id, s.index LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
     )
     UPDATE steps s SET tool_away_since = NULL, wakes = 0,

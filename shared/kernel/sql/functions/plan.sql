@@ -37,7 +37,7 @@ DECLARE
     j record;
     s steps;
     v_planning CONSTANT text := 'planning';
-    v_running CONSTANT text := 'running';
+    v_running CONSTANT text[] := planq_step_running();
     v_now timestamptz;
     v_steps json;
     v_places int;
@@ -159,8 +159,8 @@ BEGIN
             v_events := v_events || v_end;
             j.status := planq_status_told(v_end);
         ELSIF j.is_free AND i.take_steps THEN
-            FOR s IN SELECT * FROM steps WHERE job_id = i.job AND index >= i.first_index AND round = j.round AND status = v_running
-                     ORDER BY index LOOP
+            FOR s IN SELECT * FROM steps WHERE job_id = i.job AND index >= i.first_index AND round = j.round
+                     AND status = ANY (v_running) ORDER BY index LOOP
                 v_taken := v_taken || planq_step_claim(s);
                 v_events := v_events || planq_step_started(s);
             END LOOP;

@@ -22,7 +22,7 @@ BEGIN
             ELSE json_build_object('done', p_done, 'message', p_message, 'at', planq_clock()) END,
         deadline = CASE WHEN p_seconds IS NULL THEN deadline
             ELSE greatest(deadline, planq_now() + make_interval(secs => p_seconds)) END
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt
       AND worker_id = p_worker
     RETURNING tenant_id INTO s;
     IF NOT FOUND THEN
@@ -49,7 +49,7 @@ BEGIN
         SELECT r.*, least(s.timeout_seconds, s.longest_seconds - r.age) AS seconds
         FROM json_to_recordset(p_items) AS r (job uuid, round int, index int, attempt int, age float8)
         JOIN steps s ON s.job_id = r.job AND s.round = r.round AND s.index = r.index AND s.attempt = r.attempt
-        WHERE s.longest_seconds IS NOT NULL AND s.status = 'running'
+        WHERE s.longest_seconds IS NOT NULL AND s.status = ANY (planq_step_running())
         ORDER BY r.job, r.index
     LOOP
         IF i.seconds > 0 THEN

@@ -109,7 +109,7 @@ BEGIN
             END IF;
         ELSE
             UPDATE steps SET run_at = planq_now() WHERE job_id = r.job_id AND round = r.round AND index = r.index
-              AND attempt = r.attempt AND status = 'ready';
+              AND attempt = r.attempt AND status = ANY (planq_step_ready());
             IF FOUND THEN
                 RETURN QUERY SELECT c.claim FROM planq_claim_steps(r.job_id, r.round, ARRAY[r.index], p_worker) c;
             END IF;

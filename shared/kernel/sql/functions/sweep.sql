@@ -55,7 +55,7 @@ BEGIN
             planq_is_offered(s.lane, s.tool_name, s.tool_digest) AS is_offered,
             CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN s.wake_at <= planq_now() THEN s.wakes + 1 ELSE 2 END AS wakes
         FROM steps s JOIN jobs j ON j.id = s.job_id
-        WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.wake_at <= v_horizon
+        WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready()) AND s.wake_at <= v_horizon
           AND (s.wake_at <= planq_now()
                OR (planq_wake_queue(s.lane, j.priority) = ANY (p_empty) AND s.run_at <= planq_now()
                    AND planq_is_unclaimed(s.wake_at, s.wakes)))
@@ -134,14 +134,14 @@ BEGIN
     PERFORM planq_end_waits(ARRAY[p_job]);
     WITH closed AS (
         UPDATE steps SET
-            status = CASE status WHEN 'pending' THEN 'skipped' ELSE 'failed' END,
-            error = CASE status WHEN 'pending' THEN NULL ELSE p_error END,
+            status = CASE WHEN status = ANY (planq_step_pending()) THEN 'skipped' ELSE 'failed' END,
+            error = CASE WHEN status <> ALL (planq_step_pending()) THEN p_error END,
             output = NULL,
             elicitation_id = NULL,
             finished_at = planq_clock(),
             wake_at = NULL,
             deadline = NULL
-        WHERE job_id = p_job AND round = j.round AND status IN ('pending', 'ready', 'running', 'waiting')
+        WHERE job_id = p_job AND round = j.round AND status = ANY (planq_step_unfinished())
         RETURNING steps.status, steps.children
     )
     SELECT count(*), count(*) FILTER (WHERE closed.status = 'failed'),
@@ -175,7 +175,7 @@ BEGIN
         finished_at = CASE WHEN v_late AND NOT joined THEN planq_clock() END,
         worker_id = NULL, deadline = NULL, releases = releases + 1,
         started_at = CASE WHEN joined THEN started_at END, asked_at = NULL
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt
     RETURNING * INTO s;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);

@@ -12,7 +12,7 @@ CREATE FUNCTION planq_unlock_steps(
     p_job uuid, p_round int, p_dependents int[], p_ended int[], p_room int, p_held int, p_takes planq_takes
 ) RETURNS planq_unlocked LANGUAGE plpgsql AS $$
 DECLARE
-    v_pending CONSTANT text := 'pending';
+    v_pending CONSTANT text[] := planq_step_pending();
     v_room int := p_room;
     v_takes int := coalesce(p_takes.steps, 0);
     v_out int := 0;
@@ -30,7 +30,7 @@ BEGIN
         v_index := p_dependents[n];
         v_ended := coalesce(p_ended[n], 1);
         SELECT pending, lane, tool_name INTO d FROM steps
-        WHERE job_id = p_job AND round = p_round AND index = v_index AND status = v_pending;
+        WHERE job_id = p_job AND round = p_round AND index = v_index AND status = ANY (v_pending);
         CONTINUE WHEN NOT FOUND;
         s := NULL;
         IF d.pending > v_ended THEN
@@ -58,7 +58,7 @@ BEGIN
     END LOOP;
     IF p_held > 0 AND v_room > 0 THEN
         FOR s IN SELECT * FROM planq_let_follow(p_job, v_room, planq_wake_grace(), p_takes.lane, v_takes, p_takes.worker) LOOP
-            IF s.status = 'running' THEN
+            IF s.status = ANY (planq_step_running()) THEN
                 v_taken := v_taken || planq_step_claim(s);
                 v_is_pure := v_is_pure AND s.effect = 'pure';
                 v_events := v_events || planq_step_started(s);
@@ -84,7 +84,8 @@ BEGIN
     -- Claims take a single step and hold no job: what is claimed in this moment goes on, and dooms nothing.
     SELECT count(*) FILTER (WHERE wake_at IS NOT NULL AND NOT joined), count(*) FILTER (WHERE wake_at IS NULL)
     INTO v_out, v_held FROM (
-        SELECT wake_at, joined FROM steps WHERE job_id = p_job AND round = p_round AND index > p_index AND status = 'ready'
+        SELECT wake_at, joined FROM steps
+        WHERE job_id = p_job AND round = p_round AND index > p_index AND status = ANY (planq_step_ready())
         ORDER BY index FOR NO KEY UPDATE
     ) r;
     IF v_out > 0 OR v_held > 0 THEN
@@ -94,13 +95,13 @@ BEGIN
     WITH RECURSIVE doomed (index) AS (
         SELECT index FROM steps
         WHERE job_id = p_job AND round = p_round
-          AND (index = p_index OR (index > p_index AND status IN ('pending', 'ready') AND NOT joined))
+          AND (index = p_index OR (index > p_index AND status = ANY (planq_step_unstarted()) AND NOT joined))
         UNION
         SELECT unnest(s.dependents) FROM doomed d
         JOIN steps s ON s.job_id = p_job AND s.round = p_round AND s.index = d.index
     )
     UPDATE steps SET status = 'skipped', finished_at = planq_clock(), wake_at = NULL
-    WHERE job_id = p_job AND round = p_round AND status IN ('pending', 'ready') AND NOT joined
+    WHERE job_id = p_job AND round = p_round AND status = ANY (planq_step_unstarted()) AND NOT joined
       AND index IN (SELECT index FROM doomed);
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
@@ -115,14 +116,14 @@ BEGIN
     WITH RECURSIVE doomed (index, by) AS (
         SELECT d.index, p_index FROM steps f CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
         JOIN steps d ON d.job_id = p_job AND d.round = p_round AND d.index = u.index
-        WHERE f.job_id = p_job AND f.round = p_round AND f.index = p_index AND d.status = 'pending'
+        WHERE f.job_id = p_job AND f.round = p_round AND f.index = p_index AND d.status = ANY (planq_step_pending())
           AND p_index = ANY (d.inputs)
         UNION
         SELECT d.index, f.index FROM doomed x
         JOIN steps f ON f.job_id = p_job AND f.round = p_round AND f.index = x.index
         CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
         JOIN steps d ON d.job_id = p_job AND d.round = p_round AND d.index = u.index
-        WHERE d.status = 'pending' AND f.index = ANY (d.inputs)
+        WHERE d.status = ANY (planq_step_pending()) AND f.index = ANY (d.inputs)
     ), skipped AS (
         UPDATE steps s SET status = 'skipped', finished_at = planq_clock(), wake_at = NULL,
             error = json_build_object('code', 'skipped', 'message',

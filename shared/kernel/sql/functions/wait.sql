@@ -25,7 +25,7 @@ BEGIN
     END IF;
     UPDATE steps SET status = 'waiting', output = p_output, wake_at = planq_now() + p_delay, worker_id = NULL,
         deadline = NULL
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt;
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -44,7 +44,8 @@ DECLARE
     i planq_outcome;
 BEGIN
     SELECT job_id, round, index, p_attempt, output INTO i.job, i.round, i.index, i.attempt, i.output
-    FROM steps WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'waiting' AND wake_at <= planq_now();
+    FROM steps WHERE job_id = p_job AND round = p_round AND index = p_index
+      AND status = ANY (planq_step_waiting()) AND wake_at <= planq_now();
     RETURN planq_finish_step(i);
 END $$;
 
@@ -79,7 +80,7 @@ BEGIN
         IF NOT (planq_hand_back_step(p_job, p_round, p_index, p_attempt)->>'applied')::boolean THEN
             RETURN false;
         END IF;
-        UPDATE steps SET wake_at = planq_now() WHERE job_id = p_job AND index = p_index AND status = 'ready';
+        UPDATE steps SET wake_at = planq_now() WHERE job_id = p_job AND index = p_index AND status = ANY (planq_step_ready());
         RETURN true;
     END IF;
     v_wait := make_interval(secs => coalesce((j.limits->>'human_wait_seconds')::float8, 86400));
@@ -87,7 +88,7 @@ BEGIN
     UPDATE steps SET status = 'waiting', elicitation_id = coalesce(v_ahead.id, q.id), asked_at = planq_now(), error = p_error,
         wake_at = v_due, worker_id = NULL, deadline = NULL,
         worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt;
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -124,7 +125,7 @@ BEGIN
         step int, id uuid, kind text, message text, schema text, details text, asked_of text, asked_ids text[], call text
     ) LOOP
         UPDATE steps SET is_asked_ahead = true
-        WHERE job_id = j.id AND round = j.round AND index = q.step AND status IN ('pending', 'ready')
+        WHERE job_id = j.id AND round = j.round AND index = q.step AND status = ANY (planq_step_unstarted())
           AND NOT EXISTS (SELECT FROM elicitations e
                           WHERE e.job_id = j.id AND e.step_index = q.step AND e.kind = q.kind AND NOT e.is_spent);
         CONTINUE WHEN NOT FOUND;

@@ -5,20 +5,21 @@ WITH unfinished AS (
     SELECT * FROM jobs WHERE planq_is_unfinished(status)
 ), counted AS (
     SELECT j.id,
-           count(s.index) FILTER (WHERE s.status IN ('pending', 'ready', 'running', 'waiting'))::int AS open_steps,
+           count(s.index) FILTER (WHERE s.status = ANY (planq_step_unfinished()))::int AS open_steps,
            count(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure <> 'record' AND NOT s.is_known)::int AS failed_steps,
            min(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure IN ('fail', 'answer') AND NOT s.is_known) AS halt_index,
-           count(s.index) FILTER (WHERE s.status IN ('ready', 'running', 'waiting'))::int AS movable,
-           count(s.index) FILTER (WHERE s.status = 'running' OR (s.status = 'ready' AND s.wake_at IS NOT NULL))::int AS out_steps,
-           count(s.index) FILTER (WHERE s.status = 'ready' AND s.wake_at IS NULL)::int AS held_steps,
-           count(s.index) FILTER (WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL)::int AS questions
+           count(s.index) FILTER (WHERE s.status = ANY (planq_step_movable()))::int AS movable,
+           count(s.index) FILTER (WHERE s.status = ANY (planq_step_running())
+               OR (s.status = ANY (planq_step_ready()) AND s.wake_at IS NOT NULL))::int AS out_steps,
+           count(s.index) FILTER (WHERE s.status = ANY (planq_step_ready()) AND s.wake_at IS NULL)::int AS held_steps,
+           count(s.index) FILTER (WHERE s.status = ANY (planq_step_waiting()) AND s.elicitation_id IS NOT NULL)::int AS questions
     FROM unfinished j LEFT JOIN steps s ON s.job_id = j.id AND s.round = j.round
     GROUP BY j.id
 )
 SELECT 'running_without_lease' AS invariant, s.job_id, s.index AS step_index
 FROM steps s LEFT JOIN workers w
   ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
-WHERE s.status = 'running' AND w.id IS NULL AND NOT (
+WHERE s.status = ANY (planq_step_running()) AND w.id IS NULL AND NOT (
     s.effect = 'unsafe' AND s.recovery <> 'fail'
     AND s.deadline + make_interval(secs => %(margin_seconds)s + s.in_doubt::int * s.timeout_seconds) > planq_now()
     AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
@@ -32,23 +33,23 @@ WHERE j.status = 'executing' AND c.movable = 0
 UNION ALL
 -- A step that waits for child jobs has one that has not ended, or of whose end it was not notified.
 SELECT 'waiting_for_no_child', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND NOT EXISTS (
+WHERE s.status = ANY (planq_step_waiting()) AND s.waits_for IS NOT NULL AND NOT s.joined AND NOT EXISTS (
     SELECT FROM jobs c WHERE c.id = ANY (s.children)
       AND (NOT planq_is_ended(c.status) OR NOT c.is_joined))
 UNION ALL
 SELECT 'open_children_differ', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND s.open_children <> (
+WHERE s.status = ANY (planq_step_waiting()) AND s.waits_for IS NOT NULL AND NOT s.joined AND s.open_children <> (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children)
       AND (NOT planq_is_ended(c.status) OR NOT c.is_joined))
 UNION ALL
 SELECT 'too_many_children', s.job_id, s.index FROM steps s
-WHERE s.status IN ('ready', 'running', 'waiting') AND s.max_parallel < (
+WHERE s.status = ANY (planq_step_movable()) AND s.max_parallel < (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
       AND NOT planq_is_ended(c.status))
 UNION ALL
 -- Where children wait in vain: fewer have been begun than may be, no parent is to be notified of an end, and some are held back.
 SELECT 'child_held_in_vain', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND EXISTS (
+WHERE s.status = ANY (planq_step_waiting()) AND s.waits_for IS NOT NULL AND NOT s.joined AND EXISTS (
     SELECT FROM jobs c WHERE c.id = ANY (s.children) AND c.status = 'queued' AND c.run_at = planq_never()
 ) AND s.max_parallel > (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
@@ -63,7 +64,7 @@ SELECT 'child_without_parent', c.id, NULL FROM unfinished c
 WHERE c.parent_job_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM steps s JOIN unfinished p ON p.id = s.job_id AND p.round = s.round
     WHERE s.job_id = c.parent_job_id AND s.round = c.parent_round AND s.index = c.parent_step_index
-      AND s.status IN ('ready', 'running', 'waiting') AND c.id = ANY (s.children))
+      AND s.status = ANY (planq_step_movable()) AND c.id = ANY (s.children))
 UNION ALL
 SELECT 'family_differs', c.id, NULL FROM jobs c JOIN jobs p ON p.id = c.parent_job_id
 WHERE c.depth <> p.depth + (c.agent_name IS NOT NULL)::int OR c.root_job_id IS DISTINCT FROM coalesce(p.root_job_id, p.id) OR c.id <= p.id
@@ -88,11 +89,12 @@ UNION ALL
 -- Only a worker in quarantine claims them, and not for ever.
 SELECT 'suspected_too_long', s.job_id, s.index FROM suspects n
 JOIN steps s ON s.job_id = n.job_id AND s.round = n.round AND s.index = n.index AND s.attempt = n.attempt
-WHERE s.status = 'ready' AND n.due_at IS NOT NULL AND s.run_at > n.due_at + 2 * planq_quarantine()
+WHERE s.status = ANY (planq_step_ready()) AND n.due_at IS NOT NULL AND s.run_at > n.due_at + 2 * planq_quarantine()
 UNION ALL
 -- The sweeper looks at what it may publish every ten minutes at the latest (planq_take_due_wakes), unless no worker has its tool.
 SELECT 'woken_too_late', s.job_id, s.index FROM steps s
-WHERE s.status = 'ready' AND s.tool_away_since IS NULL AND s.wake_at > greatest(s.run_at, planq_now()) + interval '11 minutes'
+WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NULL
+  AND s.wake_at > greatest(s.run_at, planq_now()) + interval '11 minutes'
 UNION ALL
 SELECT 'woken_too_late', id, NULL FROM unfinished
 WHERE status IN ('queued', 'planning', 'responding') AND wake_at > greatest(run_at, planq_now()) + interval '11 minutes'
@@ -110,7 +112,7 @@ WHERE j.status = 'executing' AND j.halt_index IS DISTINCT FROM c.halt_index
 UNION ALL
 -- Nothing begins that the sequence would not have begun.
 SELECT 'open_after_a_failure', j.id, s.index FROM unfinished j JOIN steps s ON s.job_id = j.id AND s.round = j.round
-WHERE s.status IN ('pending', 'ready') AND s.index > j.halt_index AND NOT s.joined
+WHERE s.status = ANY (planq_step_unstarted()) AND s.index > j.halt_index AND NOT s.joined
 UNION ALL
 SELECT 'questions_differ', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.open_questions <> c.questions
@@ -120,29 +122,29 @@ SELECT 'question_open_in_vain', e.job_id, e.step_index FROM elicitations e
 WHERE e.status = 'open' AND NOT EXISTS (
     SELECT FROM steps s WHERE s.job_id = e.job_id AND s.index = e.step_index
       AND CASE WHEN e.waiting_since IS NULL THEN s.is_asked_ahead AND s.finished_at IS NULL
-               ELSE s.status = 'waiting' AND s.elicitation_id = e.id END)
+               ELSE s.status = ANY (planq_step_waiting()) AND s.elicitation_id = e.id END)
 UNION ALL
 SELECT 'question_closed_too_soon', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND NOT EXISTS (
+WHERE s.status = ANY (planq_step_waiting()) AND s.elicitation_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM elicitations e WHERE e.id = s.elicitation_id AND e.status = 'open')
 UNION ALL
 -- Where failures are recorded, a step waits only until those before it have ended, and needs the outputs alone.
 SELECT 'pending_differs', s.job_id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id
-WHERE s.status = 'pending' AND s.pending <> (
+WHERE s.status = ANY (planq_step_pending()) AND s.pending <> (
     SELECT count(*) FROM steps d
     WHERE d.job_id = s.job_id AND d.round = s.round AND d.index = ANY (s.depends_on) AND d.status <> 'succeeded'
-      AND (j.on_failure IN ('fail', 'answer') OR d.status IN ('pending', 'ready', 'running', 'waiting'))
+      AND (j.on_failure IN ('fail', 'answer') OR d.status = ANY (planq_step_unfinished()))
 )
 UNION ALL
 SELECT 'pending_for_ever', s.job_id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id
-WHERE s.status = 'pending' AND EXISTS (
+WHERE s.status = ANY (planq_step_pending()) AND EXISTS (
     SELECT FROM steps d
     WHERE d.job_id = s.job_id AND d.round = s.round AND d.status IN ('failed', 'skipped', 'cancelled')
       AND d.index = ANY (CASE WHEN j.on_failure IN ('fail', 'answer') THEN s.depends_on ELSE s.inputs END)
 )
 UNION ALL
 SELECT 'ended_with_open_steps', j.id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id
-WHERE s.status IN ('pending', 'ready', 'running', 'waiting')
+WHERE s.status = ANY (planq_step_unfinished())
   AND (j.status <> 'executing' OR s.round <> j.round)
 UNION ALL
 SELECT 'payload_missing', s.job_id, s.index FROM steps s

@@ -30,7 +30,7 @@ GROUP BY name, digest ORDER BY name, digest
 -- name: awaited_tools
 -- The tools for which steps wait that no live worker has: how many, and since when.
 SELECT tool_name AS name, lane, count(*)::int AS n, min(tool_away_since) AS since FROM steps
-WHERE status = 'ready' AND tool_away_since IS NOT NULL GROUP BY tool_name, lane ORDER BY tool_name, lane
+WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL GROUP BY tool_name, lane ORDER BY tool_name, lane
 
 -- name: heartbeat
 -- Renews a worker's lease; database time decides. A worker whose row was swept is not resurrected: no row comes back.
@@ -72,7 +72,7 @@ SELECT id, name, process FROM workers WHERE starts_with(process, %(place)s) AND 
 SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.lane, s.tool_name, NULL AS status, j.priority, j.root_job_id,
        NULL AS agent_name, s.releases, s.tenant_id
 FROM steps s JOIN jobs j ON j.id = s.job_id
-WHERE s.status = 'running' AND s.worker_id = %(id)s
+WHERE s.status = ANY (planq_step_running()) AND s.worker_id = %(id)s
 UNION ALL
 SELECT id, NULL, NULL, stage_attempt, NULL, NULL, NULL, status, priority, root_job_id, agent_name, NULL, tenant_id
 FROM jobs WHERE stage_worker = %(id)s
@@ -94,7 +94,7 @@ UPDATE workers SET in_quarantine = false WHERE id = %(id)s
 -- name: tidy_workers
 -- Removes workers that have been silent for a day, or whose lease was ended, once nothing refers to them any more.
 DELETE FROM workers w WHERE w.heartbeat_at < planq_now() - interval '1 day'
-  AND NOT EXISTS (SELECT FROM steps s WHERE s.status = 'running' AND s.worker_id = w.id)
+  AND NOT EXISTS (SELECT FROM steps s WHERE s.status = ANY (planq_step_running()) AND s.worker_id = w.id)
   AND NOT EXISTS (SELECT FROM jobs j WHERE j.stage_worker = w.id)
 
 -- name: publish_tools
@@ -154,9 +154,9 @@ SELECT 'job' AS kind, status, n FROM (
 ) jobs
 WHERE n > 0
 UNION ALL
-SELECT 'step', status, count(*)::int FROM steps WHERE status IN ('pending', 'ready', 'waiting') GROUP BY status
+SELECT 'step', status, count(*)::int FROM steps WHERE status = ANY (planq_step_idle()) GROUP BY status
 UNION ALL
-SELECT 'step', 'running', count(*)::int FROM steps WHERE status = 'running' HAVING count(*) > 0
+SELECT 'step', status, count(*)::int FROM steps WHERE status = ANY (planq_step_running()) GROUP BY status
 UNION ALL
 SELECT 'bulk', 'unfinished', coalesce(sum(n), 0)::int FROM unfinished WHERE priority = 'bulk'
 UNION ALL

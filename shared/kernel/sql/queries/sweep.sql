@@ -7,7 +7,8 @@
 -- thousands of steps that wait for days.
 WITH waiting AS (
     SELECT s.wake_at, s.wakes FROM steps s JOIN jobs j ON j.id = s.job_id
-    WHERE s.status IN ('pending', 'ready', 'waiting') AND s.status = 'ready' AND s.lane = %(lane)s AND s.run_at <= planq_now()
+    WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready())
+      AND s.lane = %(lane)s AND s.run_at <= planq_now()
       AND s.wake_at BETWEEN planq_now() - make_interval(secs => %(idle_seconds)s) AND planq_now() + planq_wake_pause(100)
       AND s.wakes >= 2 AND j.status = 'executing' AND j.paused_at IS NULL
       AND j.priority = coalesce(%(only)s, j.priority)
@@ -34,7 +35,8 @@ WITH stages AS (
 )
 UPDATE steps s SET wakes = 0, wake_at = planq_now()
 FROM json_to_recordset(%(steps)s) AS r (job_id uuid, round int, index int)
-WHERE s.job_id = r.job_id AND s.round = r.round AND s.index = r.index AND s.status = 'ready' AND s.wake_at IS NOT NULL
+WHERE s.job_id = r.job_id AND s.round = r.round AND s.index = r.index
+  AND s.status = ANY (planq_step_ready()) AND s.wake_at IS NOT NULL
 
 -- name: lost_steps
 -- Running steps whose worker's lease has ended and of which it is noted who was in flight with them (`company`, 1 where
@@ -52,7 +54,7 @@ SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.retries, s.worker_loss
 FROM steps s
 LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 LEFT JOIN suspects n ON n.job_id = s.job_id AND n.round = s.round AND n.index = s.index AND n.attempt = s.attempt
-WHERE s.status = 'running'
+WHERE s.status = ANY (planq_step_running())
   AND CASE WHEN w.id IS NULL THEN (s.worker_id IS NULL OR n.job_id IS NOT NULL) AND NOT (
         s.effect = 'unsafe' AND s.recovery <> 'fail'
         AND s.deadline + make_interval(secs => %(margin_seconds)s + s.in_doubt::int * s.timeout_seconds) > planq_now()
@@ -77,7 +79,7 @@ LIMIT %(limit)s
 -- name: abandon_step
 -- The process that ran a step has died, its worker lives: the next sweep takes the step back as from a lost worker.
 UPDATE steps SET worker_id = NULL
-WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND status = 'running'
+WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND status = ANY (planq_step_running())
   AND attempt = %(attempt)s AND worker_id = %(worker_id)s
 
 -- name: lost_attempts
@@ -86,7 +88,7 @@ WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND status
 SELECT r.*, r.lane = 'cpu' OR coalesce(w.has_processes, false) AS is_apart
 FROM (
     SELECT worker_id, job_id, round, index, attempt, lane, tool_name FROM steps
-    WHERE status = 'running' AND worker_id IS NOT NULL
+    WHERE status = ANY (planq_step_running()) AND worker_id IS NOT NULL
     UNION ALL
     SELECT stage_worker, id, round, -1, stage_attempt, 'io', status FROM jobs WHERE stage_worker IS NOT NULL
 ) r LEFT JOIN workers w ON w.id = r.worker_id
@@ -113,7 +115,7 @@ DELETE FROM suspects n USING jobs j WHERE j.id = n.job_id AND planq_is_ended(j.s
 -- name: due_timers
 -- Waiting steps whose timer has run out.
 SELECT job_id, round, index, attempt FROM steps
-WHERE status = 'waiting' AND elicitation_id IS NULL AND wake_at <= planq_now() ORDER BY wake_at LIMIT %(limit)s
+WHERE status = ANY (planq_step_waiting()) AND elicitation_id IS NULL AND wake_at <= planq_now() ORDER BY wake_at LIMIT %(limit)s
 
 -- name: expired_jobs
 -- Jobs that have used up the time they may be queued, or take as a whole; nobody is queued for longer than that.
@@ -129,7 +131,7 @@ ORDER BY expires_at LIMIT %(limit)s
 -- Steps that have waited for their tool for as long as they may, and no live worker has it.
 SELECT s.job_id, s.round, s.index, s.attempt, s.tool_name, s.lane, %(tool_wait_seconds)s::float8 AS seconds
 FROM steps s JOIN jobs j ON j.id = s.job_id
-WHERE s.status = 'ready' AND s.tool_away_since IS NOT NULL AND j.paused_at IS NULL
+WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL AND j.paused_at IS NULL
   AND s.tool_away_since <= planq_now() - make_interval(secs => %(tool_wait_seconds)s)
   AND NOT planq_is_offered(s.lane, s.tool_name, s.tool_digest)
 ORDER BY s.tool_away_since LIMIT %(limit)s
@@ -138,7 +140,8 @@ ORDER BY s.tool_away_since LIMIT %(limit)s
 -- Jobs whose plan has used up its time, with the tools that steps of it wait for.
 SELECT id AS job_id, (limits->>'plan_timeout_seconds')::float8 AS plan_timeout_seconds, ARRAY(
     SELECT DISTINCT tool_name FROM steps s
-    WHERE s.job_id = jobs.id AND s.status = 'ready' AND s.tool_away_since IS NOT NULL ORDER BY tool_name) AS awaited_tools
+    WHERE s.job_id = jobs.id AND s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL
+    ORDER BY tool_name) AS awaited_tools
 FROM jobs
 WHERE status = 'executing' AND deadline IS NOT NULL AND paused_at IS NULL
   AND deadline <= planq_now() AND NOT planq_is_held_below(id) LIMIT %(limit)s

@@ -7,13 +7,13 @@
 -- others are joined. It would read all jobs until it finds one, so it is asked for the first one in the order of the index; what
 -- stands in an EXISTS has no order.
 SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
-    SELECT FROM steps WHERE status = 'waiting' AND elicitation_id IS NULL AND wake_at <= planq_now()
+    SELECT FROM steps WHERE status = ANY (planq_step_waiting()) AND elicitation_id IS NULL AND wake_at <= planq_now()
 )
 UNION ALL
 SELECT 'steps', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s
     LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
-    WHERE s.status = 'running'
+    WHERE s.status = ANY (planq_step_running())
       AND CASE WHEN w.id IS NULL THEN NOT (
             s.effect = 'unsafe' AND s.recovery <> 'fail'
             AND s.deadline + make_interval(secs => %(margin_seconds)s + s.in_doubt::int * s.timeout_seconds) > planq_now()
@@ -53,11 +53,13 @@ SELECT 'windows', NULL, NULL WHERE EXISTS (
 )
 UNION ALL
 SELECT 'tools', NULL, NULL WHERE EXISTS (
-    SELECT FROM (SELECT DISTINCT lane, tool_name FROM steps WHERE status = 'ready' AND tool_away_since IS NOT NULL) a
+    SELECT FROM (
+        SELECT DISTINCT lane, tool_name FROM steps WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL
+    ) a
     WHERE planq_is_offered(a.lane, a.tool_name, '')
 ) OR EXISTS (
     SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
-    WHERE s.status = 'ready' AND s.tool_away_since IS NOT NULL AND j.paused_at IS NULL
+    WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL AND j.paused_at IS NULL
       AND s.tool_away_since <= planq_now() - make_interval(secs => %(tool_wait_seconds)s)
 )
 UNION ALL
@@ -67,7 +69,7 @@ SELECT 'wakes', NULL, NULL WHERE EXISTS (
       AND planq_is_unfinished(status)
       AND status IN ('queued', 'planning', 'responding')
 ) OR EXISTS (
-    SELECT FROM steps WHERE status IN ('ready', 'waiting') AND status = 'ready' AND wake_at <= planq_now()
+    SELECT FROM steps WHERE status = ANY (planq_step_idle()) AND status = ANY (planq_step_ready()) AND wake_at <= planq_now()
 )
 UNION ALL
 -- Work that was published more than planq_claim_grace() ago, is not yet due again, and is unclaimed.
@@ -81,7 +83,7 @@ FROM (VALUES ('interactive'), ('bulk')) AS p (priority) WHERE EXISTS (
 )
 UNION ALL
 SELECT DISTINCT 'unclaimed', planq_wake_queue(s.lane, j.priority), NULL::float8 FROM steps s JOIN jobs j ON j.id = s.job_id
-WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND planq_is_unclaimed(s.wake_at, s.wakes)
+WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready()) AND planq_is_unclaimed(s.wake_at, s.wakes)
   AND s.run_at <= planq_now() AND j.paused_at IS NULL
 UNION ALL
 SELECT 'suspects', NULL, NULL WHERE EXISTS (SELECT FROM suspects WHERE due_at <= planq_now())

@@ -1069,7 +1069,7 @@ CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS
 
 CREATE INDEX ix_steps_wake_at ON steps (wake_at) INCLUDE (status) WHERE status IN ('pending', 'ready', 'waiting');
 
-CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
+CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status IN ('running');
 
 CREATE TABLE elicitations (
     id UUID NOT NULL,

@@ -70,8 +70,9 @@ BEGIN
                    encode(payload_hash, 'hex') AS payload_hash, output_bytes, excerpts, content, error, depends_on, reused_job,
                    reused_index, effect, recovery, CASE WHEN elicitation_id IS NOT NULL
                        THEN (SELECT planq_question(e, wake_at) FROM elicitations e WHERE e.id = elicitation_id) END AS question,
-                   started_at, finished_at, CASE WHEN status = 'ready' THEN tool_away_since END AS tool_away_since,
-                   CASE WHEN status = 'running' THEN progress END AS progress, cost_usd, worker_id
+                   started_at, finished_at,
+                   CASE WHEN status = ANY (planq_step_ready()) THEN tool_away_since END AS tool_away_since,
+                   CASE WHEN status = ANY (planq_step_running()) THEN progress END AS progress, cost_usd, worker_id
             FROM steps WHERE j.is_whole AND job_id = j.id ORDER BY index LIMIT p_steps
         ) s
     ) s;

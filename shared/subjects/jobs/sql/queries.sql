@@ -75,7 +75,7 @@ ORDER BY e.id DESC LIMIT 1
 -- Whether an attempt still is the owner of its step: one row if so.
 SELECT 1 AS held FROM steps
 WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND attempt = %(attempt)s
-  AND status = 'running' AND worker_id = %(worker_id)s
+  AND status = ANY (planq_step_running()) AND worker_id = %(worker_id)s
 
 -- name: keep_traceback
 -- Keeps where the exception of an attempt came from, while it owns its step, and of the step the last five: one row if so.
@@ -83,7 +83,7 @@ WITH kept AS (
     INSERT INTO tracebacks (job_id, round, index, attempt, text)
     SELECT job_id, round, index, attempt, %(text)s FROM steps
     WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND attempt = %(attempt)s
-      AND status = 'running' AND worker_id = %(worker_id)s
+      AND status = ANY (planq_step_running()) AND worker_id = %(worker_id)s
     ON CONFLICT DO NOTHING
     RETURNING attempt
 ), forgotten AS (
@@ -190,8 +190,8 @@ LEFT JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT coalesce(json_agg(to_json(f)), '[]')::text AS steps FROM (
         SELECT s.index, s.tool_name, s.status, s.lane, s.run_at, s.wake_at, s.started_at, s.tool_away_since, s.error,
-               CASE WHEN s.status = 'waiting' THEN s.open_children END AS open_children,
-               CASE WHEN s.status = 'running' THEN (
+               CASE WHEN s.status = ANY (planq_step_waiting()) THEN s.open_children END AS open_children,
+               CASE WHEN s.status = ANY (planq_step_running()) THEN (
                    SELECT CASE WHEN %(names_workers)s THEN w.name ELSE 'worker ' || right(w.id::text, 6) END
                    FROM workers w WHERE w.id = s.worker_id) END AS worker,
                CASE WHEN s.open_children > 0 THEN (
@@ -200,7 +200,7 @@ CROSS JOIN LATERAL (
                    ORDER BY c.id LIMIT 1
                ) END AS child
         FROM steps s WHERE s.job_id = j.id AND s.tenant_id = %(tenant_id)s AND s.round = j.round
-          AND s.status IN ('ready', 'running', 'waiting')
+          AND s.status = ANY (planq_step_movable())
         ORDER BY s.index LIMIT 50
     ) f
 ) s
@@ -258,7 +258,7 @@ SELECT w.id AS worker_id, r.job_id, r.step_index, r.what, r.since
 FROM workers w
 CROSS JOIN LATERAL (
     (SELECT s.job_id, s.index AS step_index, s.tool_name AS what, s.started_at AS since FROM steps s
-     WHERE s.worker_id = w.id AND s.status = 'running' AND s.tenant_id = %(tenant_id)s LIMIT %(most)s)
+     WHERE s.worker_id = w.id AND s.status = ANY (planq_step_running()) AND s.tenant_id = %(tenant_id)s LIMIT %(most)s)
     UNION ALL
     (SELECT j.id, NULL, j.status, NULL FROM jobs j
      WHERE j.stage_worker = w.id AND j.tenant_id = %(tenant_id)s LIMIT %(most)s)
@@ -272,7 +272,7 @@ ORDER BY r.since
 -- thousands of steps that wait for days.
 WITH waiting AS (
     (SELECT s.lane, j.priority, s.run_at FROM steps s JOIN jobs j ON j.id = s.job_id
-     WHERE s.status IN ('pending', 'ready', 'waiting') AND s.status = 'ready' AND s.tenant_id = %(tenant_id)s
+     WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready()) AND s.tenant_id = %(tenant_id)s
        AND s.wake_at < planq_now() + planq_wake_pause(100) AND s.run_at <= planq_now()
        AND j.status = 'executing' AND j.paused_at IS NULL
      LIMIT %(most)s)

@@ -9,7 +9,7 @@ FROM jobs j CROSS JOIN LATERAL planq_tree_used(coalesce(j.root_job_id, j.id)) u 
 -- Steps of a round that have not begun and whose arguments are known by now, as their claims will be, without those of which a
 -- person was asked ahead.
 SELECT planq_step_claim(s) AS claim FROM steps s
-WHERE s.job_id = %(job_id)s AND s.tenant_id = %(tenant_id)s AND s.round = %(round)s AND s.status IN ('pending', 'ready')
+WHERE s.job_id = %(job_id)s AND s.tenant_id = %(tenant_id)s AND s.round = %(round)s AND s.status = ANY (planq_step_unstarted())
   AND s.kind <> 'elicitation' AND NOT s.is_asked_ahead AND NOT s.joined
   AND NOT EXISTS (SELECT FROM steps d WHERE d.job_id = s.job_id AND d.index = ANY (s.inputs) AND d.status <> 'succeeded')
 ORDER BY s.index LIMIT %(limit)s
@@ -32,11 +32,13 @@ WHERE c.most < (SELECT count(*) FROM (
 SELECT s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.kind AS step_kind, e.id, e.kind, e.default_content AS default,
        (j.limits->>'human_wait_seconds')::float8 AS limit_seconds
 FROM steps s JOIN jobs j ON j.id = s.job_id JOIN elicitations e ON e.id = s.elicitation_id
-WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
+WHERE s.status = ANY (planq_step_waiting()) AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now()
+  AND j.paused_at IS NULL
 ORDER BY s.wake_at LIMIT %(limit)s
 
 -- name: sweep_look/questions
 SELECT 'questions', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
-    WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
+    WHERE s.status = ANY (planq_step_waiting()) AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now()
+      AND j.paused_at IS NULL
 )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from planq.shared.kernel.states import TERMINAL_STEP, JobStatus, OnFailure, StepStatus
+from planq.shared.kernel.states import TERMINAL_STEP, UNSTARTED_STEP, JobStatus, OnFailure, StepStatus
 from planq.shared.kernel.steps import PlannedStep
 from planq.testing.model.advance import advance
 from planq.testing.model.events import (
@@ -155,9 +155,8 @@ class SimulatedJob:
         return {index for index, step in self.steps.items() if step.joined}
 
     def _doomed(self, halted_at: int) -> set[int]:
-        unstarted = (StepStatus.PENDING, StepStatus.READY)
         begun = {i for i, s in self.steps.items() if s.joined}
-        later = {i for i, s in self.steps.items() if i > halted_at and s.status in unstarted}
+        later = {i for i, s in self.steps.items() if i > halted_at and s.status in UNSTARTED_STEP}
         doomed = (later - begun) | {halted_at}
         frontier = list(doomed)
         while frontier:
@@ -165,7 +164,7 @@ class SimulatedJob:
                 if index not in doomed:
                     doomed.add(index)
                     frontier.append(index)
-        return {i for i in doomed - begun if self.steps[i].status in unstarted}
+        return {i for i in doomed - begun if self.steps[i].status in UNSTARTED_STEP}
 
     def plan(self, planned: Sequence[PlannedStep]) -> tuple[StepView, ...]:
         """Take over the edges of a plan that is about to be accepted; returns its steps."""
@@ -209,8 +208,8 @@ class SimulatedJob:
         return sorted(i for i, step in self.steps.items() if step.status in statuses)
 
 
-_OUT = (StepStatus.READY, StepStatus.RUNNING)
-_WAS_OUT = (*_OUT, StepStatus.WAITING)
+_WERE_NOT_OUT = TERMINAL_STEP | {StepStatus.PENDING}
+_NOT_OUT = _WERE_NOT_OUT | {StepStatus.WAITING}
 
 
 def _places_of(open_steps: int, least: int | None) -> int | None:
@@ -240,7 +239,7 @@ def _keep_window(
     ready.sort(key=lambda n: -paths.get(n, 0))
     fresh = [n for n in ready if not _was_out(before.get(n))]
     held = [n for n in ready if steps[n].held and n not in fresh]
-    out = sum(step.status in _OUT for step in steps.values()) - len(fresh) - len(held)
+    out = sum(step.status not in _NOT_OUT for step in steps.values()) - len(fresh) - len(held)
     for index in fresh:
         steps[index] = replace(steps[index], held=out >= places)
         out += out < places
@@ -249,4 +248,4 @@ def _keep_window(
 
 
 def _was_out(step: StepView | None) -> bool:
-    return step is not None and step.status in _WAS_OUT
+    return step is not None and step.status not in _WERE_NOT_OUT

@@ -90,7 +90,7 @@ RETURNING id
 WITH running AS (
     SELECT tenant_id, job_id FROM steps
     WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND round = %(round)s AND index = %(index)s
-      AND attempt = %(attempt)s AND status = 'running'
+      AND attempt = %(attempt)s AND status = ANY (planq_step_running())
 ), appended AS (
     INSERT INTO events (tenant_id, job_id, kind, data)
     SELECT r.tenant_id, r.job_id, %(kind)s,
