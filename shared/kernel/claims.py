@@ -12,10 +12,10 @@ from planq.shared.kernel.deferral import Deferral
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.questions import ElicitationAnswer
-from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.retry import RetryTerms, StageTries
 from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import Effect, JobStatus, Lane, Priority, Recovery, Respond, StepKind, Strategy
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import PlannedStep, StepResult
 from planq.shared.platform.values.pointers import Path
 
 
@@ -138,7 +138,7 @@ class StepClaim:
     outputs: Mapping[int, Any]
     attempt: int
     tries: int
-    retries: int
+    retry: RetryTerms
     worker_losses: int
     timeout_seconds: float
     user_id: str
@@ -163,3 +163,11 @@ class StepClaim:
     policies: tuple[Mapping[str, Any], ...] = ()
     priority: Priority = Priority.INTERACTIVE
     waited: timedelta = timedelta(0)
+
+
+_AS_PLANNED = (PlannedStep.__dataclass_fields__.keys() & StepClaim.__dataclass_fields__.keys()) - {"dependents"}
+
+
+def as_planned(step: PlannedStep) -> dict[str, Any]:
+    """Return the fields that a step's claims have from its plan."""
+    return {name: getattr(step, name) for name in _AS_PLANNED}

@@ -20,6 +20,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.questions import OUTCOME_SCHEMA, Elicitation
 from planq.shared.kernel.states import UNSTARTED_STEP, Effect, ElicitationKind, Recovery, StepStatus
@@ -84,6 +86,17 @@ class RetryPolicy:
         return timedelta(seconds=seconds) * jitter
 
 
+class RetryTerms(BaseModel):
+    """What a tool says about further attempts; its definition, a step and a claim have it as one value.
+
+    `retries` counts extra attempts.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    retries: int = Field(default=0, ge=0, le=100)
+
+
 class StepAttempt(Protocol):
     """An attempt at a step, as its worker or the sweeper knows it; see `StepClaim`."""
 
@@ -100,7 +113,7 @@ class StepAttempt(Protocol):
     @property
     def tries(self) -> int: ...
     @property
-    def retries(self) -> int: ...
+    def retry(self) -> RetryTerms: ...
     @property
     def worker_losses(self) -> int: ...
     @property
@@ -372,7 +385,7 @@ def _after_error(
         error,
         effect=step.effect if is_called else Effect.READ,
         attempt=_tries_of(step, is_wait=is_wait),
-        retries=step.retries if is_called else max(step.retries, _PATIENT_RETRIES),
+        retries=step.retry.retries if is_called else max(step.retry.retries, _PATIENT_RETRIES),
         jitter=jitter,
         retry_after=retry_after,
     )
@@ -392,7 +405,7 @@ def _after_cut_off(step: StepAttempt, error: ErrorRecord, jitter: float) -> Next
         return _ask(step, error)
     if step.recovery is Recovery.FAIL:
         return GiveUp(error)
-    if step.tries > step.retries + _FIND_OUT_RETRIES:
+    if step.tries > step.retry.retries + _FIND_OUT_RETRIES:
         return GiveUp(_unknown(step, error))
     delay = RetryPolicy().delay_before(step.tries + 1, jitter)
     return RunAgain(_unknown(step, error), max(delay, _STILL_ON_ITS_WAY), in_doubt=True)
@@ -413,7 +426,7 @@ def _in_doubt(
         error,
         effect=Effect.READ,
         attempt=_tries_of(step, is_wait=is_wait),
-        retries=step.retries + patience,
+        retries=step.retry.retries + patience,
         jitter=jitter,
         retry_after=retry_after,
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, Lane, Recovery, StepKind, StepStatus
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.platform.values.parts import Part
@@ -35,7 +36,7 @@ class PlannedStep:
     The longest way of steps behind this one has `path` of them. Of the ready steps of a round, and of the dependents,
     those with the longest way go first, then those that stand first in the plan.
     `timeout_seconds` bounds one attempt, or, with `longest_seconds` for all of it, the time between two reports;
-    `retries` are extra attempts; `recovery` says what becomes of an `unsafe` call that was cut off. `wanted` are the
+    `retry` bounds its retries; `recovery` says what becomes of an `unsafe` call that was cut off. `wanted` are the
     paths of this step's output that other steps reference, sorted.
     `index` and all indices count over the rounds of the job. The arguments of a `verbatim` step hold no references.
     A step with an outcome that is `known` waits for nothing and is never run. `digest` is that of the tool against
@@ -52,7 +53,7 @@ class PlannedStep:
     depends_on: tuple[int, ...]
     dependents: tuple[int, ...]
     timeout_seconds: float
-    retries: int
+    retry: RetryTerms
     recovery: Recovery = Recovery.FAIL
     wanted: tuple[Path, ...] = ()
     verbatim: bool = False

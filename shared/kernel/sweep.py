@@ -12,6 +12,7 @@ from uuid import UUID
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
 from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, JobStatus, Lane, Recovery, WakeQueue
 from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import ErrorRecord
@@ -59,7 +60,7 @@ class LostStep:
     attempt: int
     effect: Effect
     tries: int
-    retries: int
+    retry: RetryTerms
     worker_losses: int
     tool_name: str
     timeout_seconds: float

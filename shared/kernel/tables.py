@@ -295,7 +295,7 @@ class Step(SQLModel, table=True):
     pending: int = int_column()
     path: int = int_column()
     attempt: int = int_column()
-    retries: int = int_column()
+    retry: Any = json_column(nullable=False)
     worker_losses: int = int_column()
     releases: int = int_column()
     timeout_seconds: float = Field(nullable=False)

@@ -31,7 +31,7 @@ from psycopg import sql
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from planq.shared.platform.errors import DatabaseUnavailable, ErrorRecord, Misconfigured, NotFound, storable
 from planq.shared.platform.sql_files import is_query, sql_files
@@ -150,7 +150,7 @@ _Write: TypeAlias = Callable[[Any], Any]
 def _writer(kind: Any) -> tuple[Sequence[str], _Write, Sequence[_Write | None]]:
     hints = get_type_hints(kind)
     options = [get_args(hint) if get_origin(hint) is UnionType else (hint,) for hint in hints.values()]
-    writes = [next(filter(None, (_WRITES.get(get_origin(one) or one) for one in each)), None) for each in options]
+    writes = [next(filter(None, map(_write_of, each)), None) for each in options]
     return tuple(hints), attrgetter(*hints), writes
 
 
@@ -163,6 +163,12 @@ _WRITES: Mapping[Any, _Write] = {
     Decimal: str,
     bytes: bytes.hex,
 }
+
+
+def _write_of(hint: Any) -> _Write | None:
+    kind = get_origin(hint) or hint
+    is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
+    return cast(Any, kind).model_dump if is_model else _WRITES.get(kind)
 
 
 def shown_time(value: datetime | None) -> str | None:

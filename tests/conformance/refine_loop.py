@@ -32,7 +32,7 @@ from planq.shared.agentic.tools.policy import Permission, rule_of
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.questions import ElicitationAnswer, FailStep, SucceedStep, after_answer
-from planq.shared.kernel.retry import Phase, RunAgain, after_error
+from planq.shared.kernel.retry import Phase, RetryTerms, RunAgain, after_error
 from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import Effect, ElicitationKind, ElicitationStatus, Lane, StepKind, StepStatus
 from planq.shared.kernel.steps import StepResult
@@ -154,7 +154,8 @@ def retries(given: Mapping[str, Any]) -> Answer:
 
 def _attempt(number: int, retries: int) -> StepClaim:
     ref = StepRef(UUID(int=1), 0, 0)
-    limits = {"attempt": number, "tries": number, "retries": retries, "worker_losses": 0, "timeout_seconds": 1.0}
+    limits = {"attempt": number, "tries": number, "worker_losses": 0, "timeout_seconds": 1.0}
+    limits["retry"] = RetryTerms(retries=retries)
     names = {"user_id": "", "trace_id": "", "context_id": ""}
     return StepClaim(ref, "default", "t", Effect.READ, Lane.IO, {}, {}, **limits, **names)  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.questions import FailStep
-from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.retry import RetryTerms, StageTries
 from planq.shared.kernel.states import Effect, ElicitationKind, JobStatus, Lane, Settlement, StepKind
 from planq.shared.kernel.sweep import Attempt, DueTimer, ExpiredJob, ExpiredPlan, LostStage, LostStep
 from planq.shared.kernel.usage import ModelCall, Purpose
@@ -103,7 +103,9 @@ CALL = ModelCall(Purpose.RESPOND, "offline", 5, input_tokens=10, output_tokens=5
 
 def lost_step(scene: Jobs) -> LostStep:
     """Return the step that runs as one whose worker is gone."""
-    return LostStep(scene.ref(RUNS), 1, Effect.READ, 1, 1, 0, "sim_read", 1.0, is_worker_lost=True)
+    return LostStep(
+        scene.ref(RUNS), 1, Effect.READ, 1, RetryTerms(retries=1), 0, "sim_read", 1.0, is_worker_lost=True
+    )
 
 
 async def out_of_time(session: Session, job_id: UUID, column: str) -> None:

@@ -37,8 +37,8 @@ FAULTS = (
     Fault(f"{KERNEL}/retry.py", "min(delay, time_left / 2)", "min(delay, time_left)", UNIT),
     Fault(
         f"{KERNEL}/retry.py",
-        "step.tries > step.retries + _FIND_OUT_RETRIES",
-        "step.tries >= step.retries + _FIND_OUT_RETRIES",
+        "step.tries > step.retry.retries + _FIND_OUT_RETRIES",
+        "step.tries >= step.retry.retries + _FIND_OUT_RETRIES",
         UNIT,
     ),
     Fault(f"{KERNEL}/budget.py", "0 < value < 1\n", "0 <= value < 1\n", f"{UNIT}/test_budget.py"),

@@ -23,9 +23,9 @@ RETURNING id"""
 _PARTS = (
     "INSERT INTO plans (job_id, round, tenant_id, source, body)"
     " SELECT id, 0, 'default', 'caller', '{}' FROM unnest(%(ids)s) id",
-    "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, lane, effect, status, arguments, timeout_seconds,"
-    " finished_at)"
-    " SELECT id, 0, i - 1, 'default', 'now', 'io', 'read', 'succeeded', '{}', 60, now()"
+    "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, lane, effect, status, arguments, retry,"
+    " timeout_seconds, finished_at)"
+    " SELECT id, 0, i - 1, 'default', 'now', 'io', 'read', 'succeeded', '{}', '{}', 60, now()"
     " FROM unnest(%(ids)s) id, generate_series(1, %(steps)s) i",
     "INSERT INTO events (tenant_id, job_id, kind) SELECT 'default', id, 'job_submitted' FROM unnest(%(ids)s) id",
     "INSERT INTO artifacts (tenant_id, id, job_id, step_index, tool_name, body)"

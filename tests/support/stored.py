@@ -19,7 +19,7 @@ from planq.shared.kernel.job_store import ONE_ROUND, ClaimRequest, FollowUp, Tra
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import Elicitation
-from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.retry import RetryTerms, StageTries
 from planq.shared.kernel.states import (
     TERMINAL_JOB,
     AfterSteps,
@@ -133,8 +133,9 @@ class StoredJob:
 
     def _claim(self, index: int, attempt: int) -> StepClaim:
         ref = StepRef(self.id, self._rounds[index], index)
+        retry = RetryTerms()
         claim = StepClaim(
-            ref, "default", "x", Effect.PURE, Lane.IO, {}, {}, attempt, attempt, 0, 0, 60.0, "", "", str(self.id)
+            ref, "default", "x", Effect.PURE, Lane.IO, {}, {}, attempt, attempt, retry, 0, 60.0, "", "", str(self.id)
         )
         return replace(claim, joined=index in self.joined)
 

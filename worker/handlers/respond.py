@@ -393,7 +393,9 @@ def _step(claim: StageClaim, call: ChainedCall, tool: ToolDefinition) -> Planned
         inputs=(),
         depends_on=(),
         dependents=(),
-        retries=0,  # called once (docs/decisions.md, D23); what a lost worker began is for its effect class
+        verbatim=True,
+        # Called once (docs/decisions.md, D23); what a lost worker began is for its effect class.
+        retry=tool.retry.model_copy(update={"retries": 0}),
         timeout_seconds=min(tool.timeout_seconds, claim.limits.step_timeout_seconds),
         recovery=tool.recovery,
         digest=tool.digest,

@@ -15,7 +15,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.claims import StageClaim, StepClaim, as_planned
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Effect, StepKind
 from planq.shared.kernel.steps import PlannedStep
@@ -64,15 +64,10 @@ def next_claim(units: Units, claim: StepClaim, output: ReadyOutput) -> StepClaim
     return replace(
         claim,
         ref=replace(claim.ref, index=step.index),
-        tool_name=step.tool_name,
-        arguments=step.arguments,
         outputs=outputs,
         attempt=1,
         tries=1,
-        retries=step.retries,
         worker_losses=0,
-        timeout_seconds=step.timeout_seconds,
-        recovery=step.recovery,
-        wanted=step.wanted,
         dependents=len(step.dependents),
+        **as_planned(step),
     )

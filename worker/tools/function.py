@@ -19,7 +19,7 @@ from planq.shared.agentic.tools.contract import (
     Suspended,
     ToolContext,
 )
-from planq.shared.agentic.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
+from planq.shared.agentic.tools.definition import ToolDefinition, default_retries
 from planq.shared.agentic.tools.scoping import scoped_arguments, unscoped_schema
 from planq.shared.kernel.states import Effect, Lane, Recovery
 from planq.shared.platform.errors import (
@@ -156,26 +156,23 @@ class FunctionTool:
             raise failure from error
 
     def _define(self, options: ToolOptions) -> ToolDefinition:
-        effect = options.effect or Effect.UNSAFE
-        retries = default_retries(effect) if options.retries is None else options.retries
-        return ToolDefinition(
-            name=self.function.__name__ if options.name is None else options.name,
-            description=_first_paragraph(self.function) if options.description is None else options.description,
-            input_schema=unscoped_schema(self._inputs.schema, self._scoped) if self._scoped else self._inputs.schema,
-            output_schema=self._output.schema,
-            effect=effect,
-            lane=options.lane or (Lane.IO if self._is_async else Lane.CPU),
-            timeout_seconds=options.timeout_seconds or DEFAULT_TIMEOUT_SECONDS,
-            longest_seconds=options.longest_seconds,
-            retries=retries,
-            recovery=self._recovery,
-            skill_id=options.skill_id,
-            repeatable=bool(options.repeatable),
-            user_scoped=list(self._scoped),
-            source=f"python:{self.function.__module__}:{self.function.__qualname__}",
-            version=options.version or "",
-            price_usd=options.price_usd,
-        )
+        effect, schema = options.effect or Effect.UNSAFE, self._inputs.schema
+        derived = {
+            "name": self.function.__name__,
+            "description": _first_paragraph(self.function),
+            "lane": Lane.IO if self._is_async else Lane.CPU,
+            "retries": default_retries(effect),
+        }
+        said = {name: value for name, value in options if value is not None and name in ToolDefinition.model_fields}
+        checked = {
+            "input_schema": unscoped_schema(schema, self._scoped) if self._scoped else schema,
+            "output_schema": self._output.schema,
+            "effect": effect,
+            "recovery": self._recovery,
+            "user_scoped": list(self._scoped),
+            "source": f"python:{self.function.__module__}:{self.function.__qualname__}",
+        }
+        return ToolDefinition(**{**derived, **said, **checked})
 
 
 def _is_being_cancelled() -> bool:

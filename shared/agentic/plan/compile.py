@@ -26,6 +26,7 @@ from planq.shared.agentic.schema.schemas import MAX_DEPTH
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.agentic.tools.names import name_index
 from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, StepKind, StepStatus
 from planq.shared.kernel.steps import KnownOutcome, PlannedStep
 from planq.shared.platform.errors import PlanInvalid
@@ -224,7 +225,7 @@ def compile_outline(plan: Outline, *, step_timeout_seconds: float = MAX_TIMEOUT_
                 dependents=tuple(base + step for step in sorted(turned[number], key=lambda step: -path[step])),
                 path=path[number],
                 timeout_seconds=_timeout(one.call, tool, step_timeout_seconds),
-                retries=tool.retries if one.call.retries is None else one.call.retries,
+                retry=_retry(one.call, tool),
                 recovery=tool.recovery,
                 wanted=wanted.get(base + number, ()),
                 known=KnownOutcome(StepStatus.SUCCEEDED) if tool.kind in _WITHOUT_ATTEMPT else None,
@@ -253,6 +254,10 @@ def _wanted(found: Iterable[Iterable[Occurrence]]) -> dict[int, tuple[Path, ...]
         if occurrence.reference is not None:
             wanted.setdefault(occurrence.reference.step, set()).add(occurrence.reference.path)
     return {step: tuple(sorted(paths)) for step, paths in wanted.items()}
+
+
+def _retry(call: Call, tool: ToolDefinition) -> RetryTerms:
+    return tool.retry if call.retries is None else tool.retry.model_copy(update={"retries": call.retries})
 
 
 def _timeout(call: Call, tool: ToolDefinition, cap: float) -> float:

@@ -12,9 +12,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from planq.shared.kernel.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, Lane, Recovery, StepKind
 
 MCP_SOURCE = "mcp:"
@@ -49,7 +50,7 @@ def default_retries(effect: Effect) -> int:
     return 0 if effect is Effect.UNSAFE else 2
 
 
-class ToolDefinition(BaseModel):
+class ToolDefinition(RetryTerms):
     """A tool as it is published, listed and validated against.
 
     `input_schema` and `output_schema` are JSON Schema 2020-12 with an object at the top. `output_schema` is None only
@@ -76,7 +77,6 @@ class ToolDefinition(BaseModel):
     lane: Lane = Lane.IO
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     longest_seconds: float | None = Field(default=None, gt=0, le=MAX_LONGEST_SECONDS)
-    retries: int = Field(default=0, ge=0, le=100)
     recovery: Recovery = Recovery.FAIL
     kind: StepKind = StepKind.TOOL
     skill_id: str | None = None
@@ -85,6 +85,10 @@ class ToolDefinition(BaseModel):
     source: str = ""
     version: str = Field(default="", max_length=128)
     price_usd: float | None = Field(default=None, ge=0, le=MAX_PRICE_USD, allow_inf_nan=False)
+
+    @cached_property
+    def retry(self) -> RetryTerms:
+        return RetryTerms(**{name: getattr(self, name) for name in RetryTerms.model_fields})
 
     @cached_property
     def digest(self) -> str:

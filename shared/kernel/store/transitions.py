@@ -257,7 +257,7 @@ class PostgresJobStore:
                     "answer": answer,
                     "stop_reason": None if stop_reason is None else str(stop_reason),
                     "incomplete": None if incomplete is None else json_text(incomplete.to_json()),
-                    "step": step_to_json(step),
+                    "step": {**step_to_json(step), "pending": 0, "taken": False},
                     "take_steps": take.steps if take else 0,
                 }
             ),

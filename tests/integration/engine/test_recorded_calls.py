@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, JobStatus, Lane, Recovery, StepKind
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.usage import ModelCall, Purpose
@@ -43,7 +44,7 @@ STEP = PlannedStep(
     inputs=(),
     depends_on=(),
     dependents=(),
-    retries=0,
+    retry=RetryTerms(),
     timeout_seconds=60.0,
     recovery=Recovery.FAIL,
 )

@@ -18,6 +18,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest, Message, ParentTransition
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id, new_ids
+from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import (
     Effect,
     JobStatus,
@@ -268,7 +269,9 @@ def test_a_child_pins_the_newest_agent_in_use_and_its_skills(play: Any) -> None:
     play(scenario)
 
 
-CHAINED = PlannedStep(0, StepKind.TOOL, "keep", Lane.IO, Effect.IDEMPOTENT, {"a": "\x00"}, (), (), (), 60.0, 0)
+CHAINED = PlannedStep(
+    0, StepKind.TOOL, "keep", Lane.IO, Effect.IDEMPOTENT, {"a": "\x00"}, (), (), (), 60.0, RetryTerms()
+)
 
 
 def test_a_chained_tool_runs_in_a_round_of_its_own(play: Any) -> None:

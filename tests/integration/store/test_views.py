@@ -19,6 +19,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.store.transitions import PostgresJobStore
@@ -104,7 +105,9 @@ def test_a_job_is_seen_as_it_is_stored_however_many_steps_it_has(database_url: s
 
 def test_every_round_of_a_job_is_seen_with_its_plan_and_its_steps(database_url: str) -> None:
     # Pins: a job with a chained tool showed no plan, and of its steps the last alone.
-    called = PlannedStep(2, StepKind.TOOL, "keep", Lane.IO, Effect.READ, {"a": "$0.output.x"}, (), (), (), 60.0, 0)
+    called = PlannedStep(
+        2, StepKind.TOOL, "keep", Lane.IO, Effect.READ, {"a": "$0.output.x"}, (), (), (), 60.0, RetryTerms()
+    )
 
     async def work(requests: OpenRequestStore, store: PostgresJobStore) -> Any:
         job_id = await planned(requests, store, 2)

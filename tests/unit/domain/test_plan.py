@@ -98,8 +98,9 @@ def test_a_compiled_step_has_the_tools_name_lane_and_lowered_limits() -> None:
         {"tool_name": "web_fetch", "timeout_seconds": 5.0, "depends_on": [1]},
     ]
     first, second, third = compile_plan(parse_plan({"calls": calls}), tools, step_timeout_seconds=100).steps
-    assert (first.tool_name, first.timeout_seconds, first.retries, first.dependents) == ("web_fetch", 50, 2, (1,))
-    assert (second.lane, second.timeout_seconds, second.retries, second.inputs) == (Lane.CPU, 100, 0, (0,))
+    assert (first.tool_name, first.timeout_seconds, first.dependents) == ("web_fetch", 50, (1,))
+    assert (second.lane, second.timeout_seconds, second.inputs) == (Lane.CPU, 100, (0,))
+    assert (first.retry.retries, second.retry.retries) == (2, 0)
     assert (third.timeout_seconds, third.inputs, third.depends_on) == (5, (), (1,))
 
 

@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.questions import OUTCOME_SCHEMA
-from planq.shared.kernel.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss, apart
+from planq.shared.kernel.retry import (
+    AskPerson,
+    GiveUp,
+    Next,
+    Phase,
+    RetryTerms,
+    RunAgain,
+    after_error,
+    after_loss,
+    apart,
+)
 from planq.shared.kernel.states import Effect, ElicitationKind, Recovery
 from planq.shared.platform.errors import (
     AuthFailed,
@@ -68,6 +78,10 @@ class Step:
     worker_losses: int = 0
     in_doubt: bool = False
     company: int = 1
+
+    @property
+    def retry(self) -> RetryTerms:
+        return RetryTerms(retries=self.retries)
 
 
 def broken_off(

@@ -16,6 +16,7 @@ from planq.shared.kernel.retry import (
     GiveUp,
     Phase,
     RetryPolicy,
+    RetryTerms,
     RunAgain,
     StageTries,
     after_error,
@@ -239,6 +240,10 @@ class Tried:
     recovery: Recovery = Recovery.FAIL
     worker_losses: int = 0
     in_doubt: bool = False
+
+    @property
+    def retry(self) -> RetryTerms:
+        return RetryTerms(retries=self.retries)
 
 
 ASKED = timedelta(seconds=30)

@@ -14,7 +14,7 @@ import pytest
 from planq.shared.agentic.tools.definition import LATENCIES_SECONDS
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.retry import Phase
+from planq.shared.kernel.retry import Phase, RetryTerms
 from planq.shared.kernel.states import Effect, Lane
 from planq.shared.platform.errors import InternalFault, InvalidArguments, TimedOut
 from planq.worker.engine.fence import Owner, Writes
@@ -33,7 +33,7 @@ def claim(timeout_seconds: float = 30.0) -> StepClaim:
         outputs={},
         attempt=1,
         tries=1,
-        retries=0,
+        retry=RetryTerms(),
         worker_losses=0,
         timeout_seconds=timeout_seconds,
         user_id="",

@@ -14,6 +14,7 @@ from planq.shared.kernel.follow_ups import after_end, after_step
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import Consequence, ParentTransition, ReadyStep, TransitionResult, UnitStep
 from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, JobStatus, Lane, Priority
 from planq.shared.kernel.wakes import PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 from planq.worker.engine.chain import WakeOutcome, in_messages
@@ -30,7 +31,7 @@ STEP = StepClaim(
     outputs={},
     attempt=2,
     tries=2,
-    retries=0,
+    retry=RetryTerms(),
     worker_losses=0,
     timeout_seconds=6.0,
     user_id="",

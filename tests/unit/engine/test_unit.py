@@ -11,6 +11,7 @@ import pytest
 from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, JobStatus, Lane, StepKind
 from planq.shared.kernel.steps import PlannedStep
 from planq.worker.handlers.step_values import ReadyOutput
@@ -32,7 +33,7 @@ def step(index: int, *depends_on: int, dependents: tuple[int, ...] = ()) -> Plan
         depends_on=depends_on,
         dependents=dependents,
         timeout_seconds=5.0,
-        retries=2,
+        retry=RetryTerms(retries=2),
     )
 
 
@@ -88,7 +89,7 @@ HEAD = StepClaim(
     outputs={9: "other"},
     attempt=2,
     tries=2,
-    retries=0,
+    retry=RetryTerms(),
     worker_losses=1,
     timeout_seconds=6.0,
     user_id="user",
@@ -109,7 +110,7 @@ def test_the_next_claim_is_a_first_attempt_and_reads_outputs_as_the_database_giv
         outputs={0: {"1": [None, 1.5]}},
         attempt=1,
         tries=1,
-        retries=2,
+        retry=RetryTerms(retries=2),
         worker_losses=0,
         timeout_seconds=5.0,
     )

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from planq.shared.agentic.references.resolution import resolve
 from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
-from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.claims import StageClaim, StepClaim, as_planned
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ONE_ROUND, Approved, ArtifactRecord, Consequence, FollowUp, TransitionResult
 from planq.shared.kernel.questions import (
@@ -402,30 +402,21 @@ class MemoryStore:
         return StepClaim(
             ref=ref,
             tenant_id=first.tenant_id,
-            tool_name=planned.tool_name,
-            effect=planned.effect,
-            lane=planned.lane,
-            arguments=planned.arguments,
             outputs=outputs,
             attempt=step.attempt,
             tries=row.tries,
-            retries=planned.retries,
             worker_losses=0,
-            timeout_seconds=planned.timeout_seconds,
             user_id=first.user_id,
             trace_id=first.trace_id,
             context_id=first.context_id or str(first.job_id),
-            recovery=planned.recovery,
             in_doubt=row.in_doubt,
             waited=timedelta(seconds=row.error.details.get(WAITED, 0) if row.error else 0),
-            wanted=planned.wanted,
-            kind=planned.kind,
-            verbatim=planned.verbatim,
             agent=first.agent_name,
             limits=first.limits,
             skill_id=skills[0],
             answers=tuple(row.answers),
             policies=self._policies,
+            **as_planned(planned),
         )
 
     async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:

@@ -313,7 +313,7 @@ BEGIN
     END IF;
     RETURN json_build_object(
         'job_id', s.job_id, 'round', s.round, 'index', s.index, 'tenant_id', s.tenant_id, 'tool_name', s.tool_name,
-        'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'verbatim', s.verbatim, 'attempt', s.attempt, 'retries', s.retries,
+        'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'verbatim', s.verbatim, 'attempt', s.attempt, 'retry', s.retry,
         'recovery', s.recovery, 'in_doubt', s.in_doubt, 'wanted', s.wanted, 'dependents', cardinality(s.dependents), 'worker_losses', s.worker_losses,
         'tries', s.attempt - s.worker_losses - s.releases - s.joined::int, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
         'conversation_id', j.conversation_id, 'context_id', coalesce(j.conversation_id, s.job_id),

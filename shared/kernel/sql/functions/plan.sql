@@ -1,6 +1,6 @@
 -- Plan: the stage PLAN ends with a plan that is accepted or refused, and a chained tool opens a round of its own.
 --
--- planq_accept_plans     stores plans with their steps, in one commit, and takes over what may begin at once
+-- planq_accept_plans     stores plans with their steps (planq_insert_steps), in one commit, and takes over what may begin at once
 --   planq_take_over_outcomes  gives the steps of a fork the outcomes that they reuse, if planq_has_outcomes
 --   planq_copy_outputs    gives a step that repeats an earlier call the output of that one
 -- planq_refuse_plan      keeps a plan with its defects; the job goes on to RESPOND
@@ -38,7 +38,6 @@ DECLARE
     s steps;
     v_planning CONSTANT text := 'planning';
     v_running CONSTANT text[] := planq_step_running();
-    v_now timestamptz;
     v_steps json;
     v_places int;
     v_ends boolean;
@@ -55,7 +54,6 @@ BEGIN
         answer text, output text, stop_reason text, incomplete text, errors text, ignored text, ready int,
         cached planq_cached, first_index int, made json
     ) LOOP
-        v_now := planq_clock();
         v_places := CASE WHEN i.open > planq_least_window()
             THEN (SELECT planq_places(o.priority) FROM jobs o WHERE o.id = i.job) END;
         v_steps := i.steps::json;
@@ -115,34 +113,7 @@ BEGIN
             ON CONFLICT (job_id, round) DO UPDATE
                 SET source = excluded.source, body = excluded.body, reply = excluded.reply, errors = excluded.errors;
         END IF;
-        INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
-                           depends_on, dependents, pending, path, retries, timeout_seconds, recovery, wanted, verbatim, is_known,
-                           error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest,
-                           longest_seconds)
-        SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect,
-               CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
-                    WHEN g.is_taken THEN 'running' ELSE 'ready' END,
-               g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, coalesce(g.path, 0), g.retries, g.timeout_seconds,
-               g.recovery, g.wanted::json, coalesce(g.verbatim, false), g.known IS NOT NULL, g.error::json,
-               CASE WHEN g.known IS NOT NULL THEN v_now END,
-               CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL AND NOT g.is_held
-                    THEN planq_now() + planq_wake_grace() END,
-               CASE WHEN g.is_taken THEN 1 ELSE 0 END,
-               CASE WHEN g.is_taken THEN p_worker END,
-               CASE WHEN g.is_taken THEN v_now END,
-               CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END, g.digest,
-               g.longest_seconds
-        FROM (
-            SELECT r.*, coalesce(r.place > v_places, false) AS is_held,
-                r.taken AND j.is_free AND coalesce(r.place <= v_places, true)
-                    AND planq_can_run(p_worker, r.lane, r.tool_name, r.digest) AS is_taken
-            FROM json_to_recordset(v_steps) AS r (
-                index int, place int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
-                depends_on int[], dependents int[], pending int, path int, retries int, timeout_seconds float8,
-                recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text,
-                longest_seconds float8
-            )
-        ) g;
+        PERFORM planq_insert_steps(i.job, j.round, j.tenant_id, v_steps, CASE WHEN j.is_free THEN p_worker END, v_places);
         IF i.reuses THEN
             PERFORM planq_take_over_outcomes(i.job, j.round, v_steps);
         END IF;
@@ -175,6 +146,44 @@ BEGIN
         RETURN NEXT;
     END LOOP;
     PERFORM planq_append_events(v_events);
+END $$;
+
+-- Stores the steps of a round. Those that are `taken` begin in `p_worker` (null: in none), as far as it can run them; those whose
+-- `place` is beyond the `p_places` of a job with a window are held.
+CREATE FUNCTION planq_insert_steps(
+    p_job uuid, p_round int, p_tenant text, p_steps json, p_worker uuid, p_places int
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_now CONSTANT timestamptz := planq_clock();
+BEGIN
+    INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
+                       depends_on, dependents, pending, path, retry, timeout_seconds, recovery, wanted, verbatim, is_known,
+                       error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest,
+                       longest_seconds)
+    SELECT p_job, p_round, g.index, p_tenant, g.kind, g.tool_name, g.lane, g.effect,
+           CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
+                WHEN g.is_taken THEN 'running' ELSE 'ready' END,
+           g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.path, g.retry, g.timeout_seconds,
+           g.recovery, g.wanted::json, g.verbatim, g.known IS NOT NULL, g.error::json,
+           CASE WHEN g.known IS NOT NULL THEN v_now END,
+           CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL AND NOT g.is_held
+                THEN planq_now() + planq_wake_grace() END,
+           CASE WHEN g.is_taken THEN 1 ELSE 0 END,
+           CASE WHEN g.is_taken THEN p_worker END,
+           CASE WHEN g.is_taken THEN v_now END,
+           CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END, g.digest,
+           g.longest_seconds
+    FROM (
+        SELECT r.*, coalesce(r.place > p_places, false) AS is_held,
+            r.taken AND p_worker IS NOT NULL AND coalesce(r.place <= p_places, true)
+                AND planq_can_run(p_worker, r.lane, r.tool_name, r.digest) AS is_taken
+        FROM json_to_recordset(p_steps) AS r (
+            index int, place int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
+            depends_on int[], dependents int[], pending int, path int, retry json, timeout_seconds float8,
+            recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text,
+            longest_seconds float8
+        )
+    ) g;
 END $$;
 
 -- Whether the outcomes that a fork's steps take over are all there; the caller holds the fork's row. Until the commit no
@@ -263,10 +272,9 @@ BEGIN
 END $$;
 
 -- ToolChained: from its stage, the job keeps what it has come to, and opens its next round with one step, which the
--- caller may take over. `p_item` is {job, attempt, output, answer, stop_reason, incomplete, calls, take_steps, step: {index, tool_name,
--- kind, lane, effect, arguments, retries, timeout_seconds, recovery, digest, longest_seconds}}, where `output`, `incomplete`, `calls` and `arguments` are texts
--- that hold JSON; `made` is as in planq_end_jobs.
--- Returns as planq_take does.
+-- caller may take over. `p_item` is {job, attempt, output, answer, stop_reason, incomplete, calls, take_steps, step, made}, where
+-- `output`, `incomplete` and `calls` are texts that hold JSON, `step` is as planq_insert_steps takes it, and `made` as in
+-- planq_end_jobs. Returns as planq_take does.
 CREATE FUNCTION planq_chain_tool(p_item json, p_lane text, p_worker uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     i record;
@@ -294,15 +302,8 @@ BEGIN
         PERFORM planq_add_made(j.tenant_id, i.job, i.made);
     END IF;
     INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (i.job, j.round, j.tenant_id, 'chained', NULL);
-    INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, verbatim,
-                       retries, timeout_seconds, recovery, wake_at, tool_digest, longest_seconds)
-    SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json, true,
-           g.retries, g.timeout_seconds, g.recovery, planq_now() + planq_wake_grace(), g.digest, g.longest_seconds
-    FROM json_to_record(i.step) AS g (
-        index int, kind text, tool_name text, lane text, effect text, arguments text, retries int, timeout_seconds float8,
-        recovery text, digest text, longest_seconds float8
-    )
-    RETURNING * INTO s;
+    PERFORM planq_insert_steps(i.job, j.round, j.tenant_id, json_build_array(i.step), NULL, NULL);
+    SELECT * INTO s FROM steps WHERE job_id = i.job AND round = j.round;
     PERFORM planq_append_event(j.tenant_id, i.job, 'plan_accepted',
         json_build_object('round', j.round, 'steps', 1, 'reused', 0, 'source', 'chained'));
     IF i.take_steps > 0 AND s.lane = p_lane THEN

@@ -45,7 +45,7 @@ WHERE s.job_id = r.job_id AND s.round = r.round AND s.index = r.index
 -- worker has gone ('epoch') or has let go of it (no worker, or one that has given its lease up), or the time of the
 -- call is over (that of finding out too, where it was in_doubt), by a margin. A living worker that runs steps on its loop says
 -- so itself, however late: it cannot kill a thread.
-SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.retries, s.worker_losses, s.tool_name,
+SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.retry, s.worker_losses, s.tool_name,
        s.attempt - s.worker_losses - s.releases - s.joined::int AS tries, s.recovery, s.in_doubt, s.timeout_seconds, s.worker_id, w.id IS NULL AS is_worker_lost,
        coalesce(n.company, 1) AS company,
        CASE WHEN s.worker_id IS NULL THEN 'abandoned'

@@ -1015,7 +1015,7 @@ CREATE TABLE steps (
     pending INTEGER DEFAULT 0 NOT NULL,
     path INTEGER DEFAULT 0 NOT NULL,
     attempt INTEGER DEFAULT 0 NOT NULL,
-    retries INTEGER DEFAULT 0 NOT NULL,
+    retry JSON NOT NULL,
     worker_losses INTEGER DEFAULT 0 NOT NULL,
     releases INTEGER DEFAULT 0 NOT NULL,
     timeout_seconds FLOAT NOT NULL,
