@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -24,6 +23,7 @@ from planq.shared.kernel.states import (
 from planq.shared.platform import schema_version as schema
 from planq.shared.platform.database import named, query
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.platform.sql_files import SHARED, is_query, sql_files
 from planq.shared.schema import migrate
 from tests.support.schema import catalogue, tables_ddl
 from tests.support.selects import select_texts
@@ -54,7 +54,7 @@ def test_migrations_give_the_tables_of_the_models_and_the_functions_of_the_files
 
 def test_the_baseline_is_what_the_models_print() -> None:
     """As long as nothing was released, a change of a model is made in the baseline too, by `tests.support.schema`."""
-    (baseline,) = [file.read_text("utf-8") for file in _files(".sql", "migrations")]
+    (baseline,) = [file.read_text("utf-8") for file in (SHARED / "schema" / "migrations").rglob("*.sql")]
 
     # The order of a table's indexes is that of a set.
     assert sorted(baseline.split("\n\n")) == sorted(tables_ddl().split("\n\n"))
@@ -159,8 +159,8 @@ def test_every_function_is_defined_once_and_called() -> None:
         if line.startswith("CREATE FUNCTION ")
     ]
     assert len(defined) == len(set(defined)) > 50
-    sql = [file.read_text("utf-8") for file in _files(".sql", "sql")]
-    python = [file.read_text("utf-8") for file in _files(".py")]
+    sql = [file.read_text("utf-8") for file in sql_files()]
+    python = [file.read_text("utf-8") for file in SHARED.rglob("*.py")]
     code = "\n".join(line for file in sql for line in file.splitlines() if not line.lstrip().startswith("--"))
     words = Counter(re.findall(r"\w+", code + "\n".join(python)))
     assert [name for name in defined if words[name] < 2] == []
@@ -168,7 +168,7 @@ def test_every_function_is_defined_once_and_called() -> None:
 
 def test_every_call_passes_what_the_function_takes() -> None:
     """PostgreSQL finds out in the body of a plpgsql function only when it runs."""
-    queries = (file.read_text("utf-8") for file in _files(".sql", "sql", "queries"))
+    queries = (file.read_text("utf-8") for file in filter(is_query, sql_files()))
     texts = [*schema.definitions(), *queries, *_selects()]
     code = "\n".join(line for text in texts for line in text.splitlines() if not line.lstrip().startswith("--"))
     code = re.sub(r"'[^']*'", "''", code)
@@ -199,7 +199,7 @@ def _parameters(rest: str) -> int:
 def test_only_the_clock_asks_for_the_time() -> None:
     asking = [
         f"{file.name}: {line.strip()}"
-        for file in _files(".sql", "sql")
+        for file in sql_files()
         for line in file.read_text("utf-8").splitlines()
         if re.search(
             r"\b(now|clock_timestamp|statement_timestamp)\(\)|current_timestamp", line.partition("--")[0], re.I
@@ -209,11 +209,6 @@ def test_only_the_clock_asks_for_the_time() -> None:
         "clock.sql: CREATE FUNCTION planq_now()",
         "clock.sql: CREATE FUNCTION planq_clock()",
     ]
-
-
-def _files(ending: str, *folder: str) -> list[Path]:
-    root = Path(schema.__file__).parent.joinpath(*folder)
-    return sorted(root.rglob(f"*{ending}"))
 
 
 def test_the_constant_is_the_newest_migration(empty_database_url: str, database_url: str) -> None:
@@ -304,7 +299,7 @@ def test_statuses_of_steps_are_compared_by_their_sets() -> None:
     others = {"action.sql", "actions.sql", "deferred.sql", "delivery.sql"}
     found = [
         f"{file.name}: {line.strip()}"
-        for file in _files(".sql", "sql")
+        for file in sql_files()
         if file.name not in others
         for line in file.read_text("utf-8").splitlines()
         if compared.search(line.partition("--")[0])
@@ -329,7 +324,7 @@ def test_every_named_query_fits_the_schema(database_url: str) -> None:
 
 
 def test_the_queries_that_python_asks_for_are_those_that_there_are() -> None:
-    python = "".join(file.read_text("utf-8") for file in _files(".py"))
+    python = "".join(file.read_text("utf-8") for file in SHARED.rglob("*.py"))
     asked = set(re.findall(r'(?:fetch_all|fetch_one|fetch_existing|execute|query|ask)\(\s*"(\w+)"', python))
     named_apart = set(re.findall(r'"(\w+)"', python))
     for before, after in re.findall(r'f"(\w+_)\{self._kind\}(s?)"', python):
@@ -352,7 +347,7 @@ def test_a_name_that_two_queries_have_is_refused() -> None:
 
 
 def _queries() -> list[str]:
-    files = [file.read_text("utf-8") for file in _files(".sql", "sql", "queries")]
+    files = [file.read_text("utf-8") for file in filter(is_query, sql_files())]
     return [name for text in files for name in re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)]
 
 
