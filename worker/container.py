@@ -550,12 +550,12 @@ def provided_by(settings: Settings, lane: Lane) -> Sequence[str]:
     return [*([PAYLOADS] if settings.payloads else []), *(provided_models(settings) if lane == Lane.IO else [])]
 
 
-def sweep_duties(database: Database, lease: timedelta, failpoints: Failpoints) -> Sequence[SweepDuty]:
+def sweep_duties(database: Database, failpoints: Failpoints) -> Sequence[SweepDuty]:
     """Return what a sweep does for the subjects that stand on jobs."""
     return (
         failpoints.around("schedule_sweep", ScheduleSweep(database)),
         failpoints.around("question_sweep", QuestionSweep(database)),
-        failpoints.around("line_sweep", LineSweep(database, lease)),
+        failpoints.around("line_sweep", LineSweep(database)),
         failpoints.around("action_sweep", ActionSweep(database)),
     )
 

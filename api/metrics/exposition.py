@@ -39,7 +39,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 REPORT_SECONDS = 15.0
-"""What the report stays with a process that has died; one that lives renews it three times in that."""
+"""Seconds for which a dead API process keeps the report, renewed three times in that. It is no worker's lease."""
 
 _SCRAPED_WITHIN = 600.0
 """A process that nobody has asked for its metrics for so long gives the report up: others may be asked."""

@@ -365,8 +365,8 @@ class JobStore(Protocol):
 
         All reservations of a tree take turns, so that together they pass no limit. What is held (tokens, money,
         calls, steps) counts until the call `wanted.call_id` is recorded, by whichever commit, and no longer than the
-        holder's claim; where its job is cut off, 15 s longer at most. The reservation replaces an earlier one of the
-        same stage or step. Where it comes to the soft limit the root gets an event, once; with `ask` the tree is
+        holder's claim; where its job is cut off, a lease longer at most. The reservation replaces an earlier one of
+        the same stage or step. Where it comes to the soft limit the root gets an event, once; with `ask` the tree is
         paused then, if `wanted.may_ask`.
         """
         ...

@@ -12,7 +12,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    text,
 )
 from sqlmodel import Field, SQLModel
 
@@ -59,7 +58,7 @@ class Worker(SQLModel, table=True):
     missing: list[str] | None = texts_column()
     left_out: list[str] | None = texts_column()
     process: str | None = text_column(nullable=True)
-    lease_seconds: float = Field(sa_column=Column(Double, nullable=False, server_default=text("15")))
+    lease_seconds: float = Field(sa_column=Column(Double, nullable=False))
     only_priority: str | None = text_column(nullable=True)
     in_quarantine: bool = flag_column()
 

@@ -51,7 +51,7 @@ _VERSIONS_DAYS = 365.0
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _MARGIN_SHARE = 0.2
-"""Of a lease of 15 s 3 s: two beats in a row may fail before anything is stopped."""
+"""Share of a lease, at its end, in which a worker stops: two beats in a row may fail before that."""
 
 
 _MOST_SECONDS = 10 * 365 * 86_400

@@ -117,7 +117,7 @@ def _watching(database_url: str, broker_url: str, api: psutil.Process) -> Iterat
         app = create_celery(broker_url)
         with psycopg.connect(database_url, autocommit=True) as database, app.connection_for_write() as broker:
             while not stop.wait(0.1):
-                row = database.execute("SELECT planq_window('bulk', 15)").fetchone()
+                row = database.execute("SELECT planq_window('bulk')").fetchone()
                 assert row is not None
                 counts = [message_count(broker, broker.default_channel, names.queue(queue)) for queue in OWN_QUEUES]
                 messages = sum(count or 0 for count in counts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -94,7 +93,7 @@ def control(session: Session) -> BatchControl:
 
 def sweep(session: Session) -> LineSweep:
     """Return what a sweep does for lines."""
-    return LineSweep(session.database, timedelta(seconds=3600))
+    return LineSweep(session.database)
 
 
 async def settle(session: Session) -> int:

@@ -235,7 +235,7 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/load.sql",
-        " AND w.heartbeat_at > planq_now() - make_interval(secs => p_lease_seconds)",
+        " AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)",
         "",
         f"{STORE}/test_load.py",
     ),

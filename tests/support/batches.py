@@ -86,10 +86,11 @@ def admitted(connection: Connection, most: int = 100) -> list[UUID]:
     with connection.transaction():
         worker = new_id()
         connection.execute(
-            "INSERT INTO workers (id, name, lanes, capacity, bulk_capacity) VALUES (%s, 'any', '{io}', 1000, 1000)",
+            "INSERT INTO workers (id, name, lanes, capacity, bulk_capacity, lease_seconds) "
+            "VALUES (%s, 'any', '{io}', 1000, 1000, 15)",
             (worker,),
         )
-        rows = connection.execute("SELECT job_id FROM planq_admit_lines(%s, 15)", (ids,)).fetchall()
+        rows = connection.execute("SELECT job_id FROM planq_admit_lines(%s)", (ids,)).fetchall()
         connection.execute("DELETE FROM workers WHERE id = %s", (worker,))
     return sorted(row[0] for row in rows)
 

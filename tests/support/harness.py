@@ -69,6 +69,7 @@ from planq.worker.tools.threads import ToolThreads
 from tests.support.requests import OpenRequestStore
 
 LEASE = timedelta(seconds=15)
+SWEEP = SweepSettings(LEASE)
 
 
 @dataclass
@@ -243,8 +244,8 @@ class Harness:
         self.insights = Insights(PostgresInsightOffers(database), insights or InsightSettings(), count_tokens)
         self.dispatcher = self._dispatcher(DispatcherSettings(lane, slots), attempts, prices, draw, workers)
         self.interrupted: list[UUID] = []
-        given = (SweepSettings(), self.worker_registry, self, self, self.silent.job_ended, lambda: 0.0)
-        self.duties = sweep_duties(database, LEASE, Failpoints())
+        given = (SWEEP, self.worker_registry, self, self, self.silent.job_ended, lambda: 0.0)
+        self.duties = sweep_duties(database, Failpoints())
         self.sweeper = Sweeper(*given, interrupt=self.interrupted.append, duties=self.duties)
 
     def _dispatcher(

@@ -79,10 +79,10 @@ class SweepSettings:
     `ahead` is when the next pass comes at the latest.
     """
 
+    lease: timedelta
     max_worker_losses: int = 3
     batch: int = 500
     deadline_grace: timedelta = timedelta(seconds=10)
-    lease: timedelta = timedelta(seconds=15)
     tidy_every: int = 300
     ahead: timedelta = timedelta(0)
 

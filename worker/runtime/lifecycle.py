@@ -262,7 +262,7 @@ class Lifecycle:
             notifier.send,
             SystemRandom().random,
             interrupt=interrupt,
-            duties=sweep_duties(self._database, self._settings.lease, self._failpoints),
+            duties=sweep_duties(self._database, self._failpoints),
             due_in=self._sweep_timer.due_in,
             local_peers=self._host,
             suspected=self._look_after_suspects,

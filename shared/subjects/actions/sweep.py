@@ -25,7 +25,7 @@ from planq.shared.subjects.jobs.selection import JobAct, JobFilter
 _log = logging.getLogger("planq.actions")
 
 _HOLD_SECONDS = 15.0
-"""How long a process that has died keeps others from its action; it says so anew with every job."""
+"""Seconds for which a dead process keeps its action. It is no worker's lease: the commit of each job renews it."""
 
 _AT_ONCE = 200
 """Jobs that are looked at together."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from uuid import UUID
 
 from planq.shared.kernel.new_ids import new_ids
@@ -33,10 +32,8 @@ class LineSweep:
 
     part = "batches"
 
-    def __init__(self, database: Database, lease: timedelta) -> None:
-        """A worker whose heartbeat is older than `lease` is not counted where a batch is filled up."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._lease_seconds = lease.total_seconds()
 
     async def cancel(self, limit: int) -> Sequence[UUID] | None:
         """End a part of a cancelled batch; return the jobs that this ended, None where there is no part left."""
@@ -44,7 +41,7 @@ class LineSweep:
 
     async def admit(self, limit: int) -> Sequence[Wake]:
         """Make jobs of lines that wait, as many as the workers keep up with; return their wake-ups."""
-        rows = await self._database.call_table("planq_admit_lines", new_ids(limit, after=_NIL), self._lease_seconds)
+        rows = await self._database.call_table("planq_admit_lines", new_ids(limit, after=_NIL))
         return [
             PlanWake(
                 row["job_id"],

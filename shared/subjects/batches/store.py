@@ -19,8 +19,8 @@ from planq.shared.subjects.batches.lines import FileLine
 from planq.shared.subjects.batches.states import BatchStatus, Discount, LineStatus
 from planq.shared.subjects.jobs.store import Submission, submission_values
 
-HOLD_SECONDS = 15.0
-"""How long a process that has died keeps others from its batch; it says so anew with every transaction."""
+_HOLD_SECONDS = 15.0
+"""Seconds for which a dead process keeps its batch. It is no worker's lease: each transaction renews it."""
 
 _LINES_AT_ONCE = 200
 _BYTES_AT_ONCE = 2 * 1024 * 1024
@@ -124,7 +124,7 @@ class BatchStore:
             "held_by": str(self._holder),
             "discount": new.discount,
         }
-        rows = await self._database.call_table("planq_begin_batch", new.tenant_id, json_text(values), HOLD_SECONDS)
+        rows = await self._database.call_table("planq_begin_batch", new.tenant_id, json_text(values), _HOLD_SECONDS)
         if not rows:
             raise Conflict("the batch of this Idempotency-Key has just been removed; send the request again")
         (row,) = rows
@@ -145,7 +145,7 @@ class BatchStore:
         async with self._database.connection() as connection, connection.transaction():
             cursor = await connection.execute(
                 "SELECT planq_hold_batch(%s, %s, %s, %s, %s) AS is_held",
-                (tenant_id, batch_id, self._holder, str(BatchStatus.UPLOADING), HOLD_SECONDS),
+                (tenant_id, batch_id, self._holder, str(BatchStatus.UPLOADING), _HOLD_SECONDS),
             )
             row = await cursor.fetchone()
             if row is None or not row["is_held"]:
@@ -175,7 +175,7 @@ class BatchStore:
 
     async def take(self) -> HeldBatch | None:
         """Begin to validate the lines of a batch, or go on where another process was lost; None without any."""
-        rows = await self._database.call_table("planq_take_batch", self._holder, HOLD_SECONDS)
+        rows = await self._database.call_table("planq_take_batch", self._holder, _HOLD_SECONDS)
         if not rows:
             return None
         (row,) = rows
@@ -198,7 +198,7 @@ class BatchStore:
         """Store what became of lines, and the estimate of all up to here; False where this process lost the batch."""
         values, estimated = json_text([line.values() for line in lines]), json_text(estimate.to_json())
         stored: bool = await self._database.call(
-            "planq_store_checked", held.tenant_id, held.id, self._holder, values, estimated, HOLD_SECONDS
+            "planq_store_checked", held.tenant_id, held.id, self._holder, values, estimated, _HOLD_SECONDS
         )
         return stored
 

@@ -16,9 +16,9 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.processes import Process
 from planq.shared.kernel.states import JobStatus, Lane
 from planq.shared.kernel.sweep import Attempt, LossKind, Peer
-from planq.worker.engine import Sweeper, SweepSettings
+from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
-from tests.support.harness import Harness, ScriptedModel, make_tool
+from tests.support.harness import SWEEP, Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
 
@@ -51,7 +51,7 @@ class Machine:
 
 def sweeper_on(harness: Harness, machine: Machine) -> Sweeper:
     return Sweeper(
-        SweepSettings(),
+        SWEEP,
         harness.worker_registry,
         harness,
         harness,
@@ -206,9 +206,9 @@ def test_how_a_loss_was_seen_is_told(play: Play) -> None:
         assert sweeper.counts == Counter({("lost", "abandoned"): 1})
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 hour'")
-        seen = [step.seen for step in await harness.worker_registry.lost_steps(10, SweepSettings().deadline_grace)]
+        seen = [step.seen for step in await harness.worker_registry.lost_steps(10, SWEEP.deadline_grace)]
         assert await harness.worker_registry.end_lease(Peer(harness.worker_id, "one", HERE.text))
-        seen += [step.seen for step in await harness.worker_registry.lost_steps(10, SweepSettings().deadline_grace)]
+        seen += [step.seen for step in await harness.worker_registry.lost_steps(10, SWEEP.deadline_grace)]
         return seen, len(others)
 
     seen, count = play(scenario, MODEL, TOOLS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -19,12 +19,12 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus, Lane, Respond, Strategy
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.jobs.store import Submission
-from planq.worker.engine import Sweeper, SweepSettings
+from planq.worker.engine import Sweeper
 from planq.worker.tools.declare import tool
 from tests.support.batches import admitted, item, stored_batch
 from tests.support.children import children_of
 from tests.support.conversations import Thread
-from tests.support.harness import Harness, ScriptedModel, make_tool
+from tests.support.harness import SWEEP, Harness, ScriptedModel, make_tool
 from tests.support.plans import compiled
 
 Connection = psycopg.Connection[Any]
@@ -212,7 +212,7 @@ def test_an_end_that_cannot_be_served_keeps_no_other_waiting(play: Any, database
 def test_more_ends_that_can_never_be_served_than_a_sweep_takes_hide_no_other(play: Any, database_url: str) -> None:
     async def scenario(harness: Harness) -> None:
         given = harness.worker_registry, harness, harness, harness.silent.job_ended, lambda: 0.0
-        sweeper = Sweeper(SweepSettings(batch=1), *given, interrupt=harness.interrupted.append)
+        sweeper = Sweeper(replace(SWEEP, batch=1), *given, interrupt=harness.interrupted.append)
         for _ in range(3):
             await end(harness, await turn(harness, connection))
         aged(connection)

@@ -18,9 +18,9 @@ from planq.shared.kernel.states import JobStatus, Lane
 from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepWake, Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord
-from planq.worker.engine import Sweeper, SweepSettings
+from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
-from tests.support.harness import Harness, ScriptedModel, make_tool
+from tests.support.harness import SWEEP, Harness, ScriptedModel, make_tool
 from tests.support.stored import DID_IT
 
 SWEEPERS = 5
@@ -229,7 +229,7 @@ async def sweep_at_once(harness: Harness, job_id: UUID, *, hold: bool) -> None:
     """Let five sweepers make a pass; with `hold` none can act before all have found."""
     sweepers = [
         Sweeper(
-            SweepSettings(),
+            SWEEP,
             harness.worker_registry,
             harness,
             harness,

@@ -307,8 +307,7 @@ def test_the_answer_of_an_agent_without_tools_is_checked_and_repaired_by_a_call_
 def test_a_job_keeps_the_time_that_it_had_and_leaves_its_place_to_others(perform: Perform) -> None:
     async def scenario(stage: Stage) -> None:
         stage.connection.execute(
-            "CREATE OR REPLACE FUNCTION planq_window(p_priority text, p_lease_seconds float8) RETURNS int "
-            "LANGUAGE sql AS 'SELECT 2'"
+            "CREATE OR REPLACE FUNCTION planq_window(p_priority text) RETURNS int LANGUAGE sql AS 'SELECT 2'"
         )
         left = "SELECT extract(epoch FROM expires_at - now())::float8 AS left FROM jobs"
         before = 600.0

@@ -17,9 +17,8 @@ from planq.shared.kernel.wakes import StepWake
 from planq.shared.platform.errors import RateLimited, Transient
 from planq.shared.subjects.jobs.again import steps_with_unknown_outcome
 from planq.shared.subjects.jobs.store import Verdict
-from planq.worker.engine import SweepSettings
 from planq.worker.tools import NotHappened, ToolContext, ToolError, tool
-from tests.support.harness import Harness, ScriptedModel, make_tool
+from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
 
@@ -255,7 +254,7 @@ def test_a_living_worker_that_does_not_enforce_a_deadline_is_overruled(
     _, steps = play(scenario, ScriptedModel(), Bank().tools(recovery, lane=lane))
     assert (steps[0]["status"], steps[0]["error"]["code"]) == (status, code)
     if recovery == "find_out":
-        assert steps[0]["run_at"] - steps[0]["started_at"] >= SweepSettings().lease
+        assert steps[0]["run_at"] - steps[0]["started_at"] >= LEASE
 
 
 @pytest.mark.parametrize("recovery", ["ask", "find_out"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -17,9 +18,9 @@ from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.sweep import Attempt, ExpiredPlan
 from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepWake
 from planq.shared.platform.errors import DatabaseUnavailable, ErrorRecord
-from planq.worker.engine import Sweeper, SweepSettings
+from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
-from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
+from tests.support.harness import LEASE, SWEEP, Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
 LATE = ErrorRecord("timeout", "the plan did not end within 300 s")
@@ -166,7 +167,7 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         broker = Broker()
         sweeper = Sweeper(
-            SweepSettings(),
+            SWEEP,
             harness.worker_registry,
             broker,
             harness,
@@ -422,7 +423,7 @@ def test_a_step_that_kills_its_workers_is_quarantined_with_its_history(play: Pla
 def test_a_sweep_is_bounded_and_goes_on_with_the_next(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         sweeper = Sweeper(
-            SweepSettings(batch=2),
+            replace(SWEEP, batch=2),
             harness.worker_registry,
             harness,
             harness,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from planq.shared.kernel.limits import Limits
-from planq.worker.engine import Sweeper, SweepSettings
+from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
 from tests.support.agents import rows
-from tests.support.harness import Harness, ScriptedModel, make_tool
+from tests.support.harness import SWEEP, Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
 
@@ -31,7 +32,7 @@ async def told(harness: Harness, ahead: float) -> list[float]:
     """Sweep once, and return in how many seconds the sweeper wants to look again."""
     due: list[float] = []
     sweeper = Sweeper(
-        SweepSettings(ahead=timedelta(seconds=ahead)),
+        replace(SWEEP, ahead=timedelta(seconds=ahead)),
         harness.worker_registry,
         harness,
         harness,

@@ -27,8 +27,7 @@ class Batches:
     def window(self, jobs: int) -> None:
         """Let so many jobs of batches be unfinished at once."""
         self.connection.execute(
-            "CREATE OR REPLACE FUNCTION planq_window(p_priority text, p_lease_seconds float8) RETURNS int "
-            f"LANGUAGE sql AS 'SELECT {jobs}'"  # type: ignore[arg-type]
+            f"CREATE OR REPLACE FUNCTION planq_window(p_priority text) RETURNS int LANGUAGE sql AS 'SELECT {jobs}'"  # type: ignore[arg-type]
         )
 
     def call(self, function: str, *arguments: Any) -> Any:
@@ -40,7 +39,7 @@ class Batches:
     def admit(self, most: int = 100) -> list[UUID]:
         """Admit lines, and return their jobs."""
         ids = sorted(new_id() for _ in range(most))
-        return [row[0] for row in self.connection.execute("SELECT job_id FROM planq_admit_lines(%s, 15)", (ids,))]
+        return [row[0] for row in self.connection.execute("SELECT job_id FROM planq_admit_lines(%s)", (ids,))]
 
     def settle(self, most: int = 1000) -> int:
         return settled(self.connection, most)

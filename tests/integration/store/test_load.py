@@ -49,7 +49,7 @@ def test_a_worker_of_one_priority_makes_room_for_that_one_alone(play: Any) -> No
         found = [
             row["planq_window"]
             for priority in Priority
-            for row in await rows.database.call_table("planq_window", str(priority), 15.0)
+            for row in await rows.database.call_table("planq_window", str(priority))
         ]
         assert found == [200, 200]
 

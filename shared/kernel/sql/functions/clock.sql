@@ -23,7 +23,7 @@ CREATE FUNCTION planq_new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
     )::uuid
 $$;
 
--- How long a published wake-up may stay unclaimed before the sweeper publishes it again.
+-- How long a published wake-up may stay unclaimed before the sweeper publishes it again. No lease: no worker has claimed it.
 CREATE FUNCTION planq_wake_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '15 seconds' $$;
 
 -- How long after its publication a wake-up is looked at again, when it has been published `p_wakes` times: twice as long
@@ -41,8 +41,11 @@ CREATE FUNCTION planq_never() RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$ S
 -- How long a payload that was touched needs no further touch: the collector takes none that is younger than an hour.
 CREATE FUNCTION planq_touch_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '10 minutes' $$;
 
--- How long what a call may have cost stays held after its job was cut off: its worker hears of that within a heartbeat.
-CREATE FUNCTION planq_owing() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '15 seconds' $$;
+-- How long the cost of an open call stays reserved after its job was cut off: within its lease the worker notices, and
+-- records the call. Null without workers: nobody is left who could.
+CREATE FUNCTION planq_owing() RETURNS interval LANGUAGE sql STABLE AS $$
+    SELECT make_interval(secs => max(lease_seconds)) FROM workers
+$$;
 
 -- How long a suspect waits for a worker in quarantine. After that any worker claims it, so that nothing waits for ever where
 -- each worker left has a process for each step.

@@ -10,13 +10,13 @@
 -- How much of a priority keeps the live workers busy. Each slot may carry out one, while another one waits for it: so no
 -- slot is idle between two looks, and the broker's queues stay short. The slots of a worker whose loop lags count half. Of
 -- bulk work it is half as much while interactive work waits longer than a wake-up may take, in any lane. 0 without workers.
-CREATE FUNCTION planq_window(p_priority text, p_lease_seconds float8) RETURNS int LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION planq_window(p_priority text) RETURNS int LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_most float8;
 BEGIN
     SELECT sum(CASE WHEN w.lag_ms < 500 THEN 2 ELSE 1 END * CASE p_priority WHEN 'bulk' THEN w.bulk_capacity ELSE w.capacity END)
     INTO v_most FROM workers w
-    WHERE 'io' = ANY (w.lanes) AND w.heartbeat_at > planq_now() - make_interval(secs => p_lease_seconds)
+    WHERE 'io' = ANY (w.lanes) AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
       AND coalesce(w.only_priority, p_priority) = p_priority;
     IF v_most > 0 AND p_priority = 'bulk' AND planq_interactive_waits() THEN
         v_most := ceil(v_most / 2);
@@ -27,10 +27,9 @@ END $$;
 -- Jobs with fewer open steps have no window, and pay nothing for one; no window is smaller.
 CREATE FUNCTION planq_least_window() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 64 $$;
 
--- How many steps of one job may be out, ready or running, while others of it are held. A worker whose lease has ended a
--- moment ago makes no difference here.
+-- How many steps of one job may be out, ready or running, while others of it are held.
 CREATE FUNCTION planq_places(p_priority text) RETURNS int LANGUAGE sql STABLE AS $$
-    SELECT greatest(planq_least_window(), planq_window(p_priority, 15))
+    SELECT greatest(planq_least_window(), planq_window(p_priority))
 $$;
 
 -- Lets up to `p_most` held steps of a job follow, those with the longest path behind them first; up to `p_takes` of the lane

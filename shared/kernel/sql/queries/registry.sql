@@ -162,7 +162,7 @@ SELECT 'bulk', 'unfinished', coalesce(sum(n), 0)::int FROM unfinished WHERE prio
 UNION ALL
 SELECT 'delivery', status, count(*)::int FROM deliveries WHERE status IN ('pending', 'sending') GROUP BY status
 UNION ALL
-SELECT 'bulk', 'window', planq_window('bulk', %(lease_seconds)s)
+SELECT 'bulk', 'window', planq_window('bulk')
 
 -- name: functions_digest
 -- The source of the function that returns the digest of planq's functions, null where there is none.

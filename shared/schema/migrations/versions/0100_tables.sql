@@ -85,7 +85,7 @@ CREATE TABLE workers (
     missing TEXT[],
     left_out TEXT[],
     process TEXT,
-    lease_seconds DOUBLE PRECISION DEFAULT 15 NOT NULL,
+    lease_seconds DOUBLE PRECISION NOT NULL,
     only_priority TEXT,
     in_quarantine BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_workers PRIMARY KEY (id)

@@ -18,9 +18,8 @@
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- LinesAdmitted: makes jobs with the ids `p_ids`, as many as there is room for; one sweeper acts at a time. The queue time of
--- a job runs from now on. What a line may use up is held of its batch's budget. Workers are there whose lease
--- of `p_lease_seconds` has not ended. Returns the jobs that are to be woken.
-CREATE FUNCTION planq_admit_lines(p_ids uuid[], p_lease_seconds float8) RETURNS TABLE (
+-- a job runs from now on. What a line may use up is held of its batch's budget. Returns the jobs that are to be woken.
+CREATE FUNCTION planq_admit_lines(p_ids uuid[]) RETURNS TABLE (
     job_id uuid, priority text, agent_name text, tenant_id text
 )
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off AS $$
@@ -42,7 +41,7 @@ BEGIN
         FROM batch_lines l WHERE l.status = 'admitted' GROUP BY l.batch_id
     ) r JOIN batches b ON b.id = r.batch_id;
     v_room := least(cardinality(p_ids),
-        planq_window('bulk', p_lease_seconds) - coalesce((SELECT sum(r.lines) FROM unnest(v_running) r), 0));
+        planq_window('bulk') - coalesce((SELECT sum(r.lines) FROM unnest(v_running) r), 0));
     IF v_room <= 0 THEN
         RETURN;
     END IF;
