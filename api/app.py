@@ -34,7 +34,7 @@ from planq.api.batches.upload import BatchUploads
 from planq.api.batches.validation import BatchValidation
 from planq.api.channels.receiving import ChannelReceiver
 from planq.api.channels.routes import channel_routes
-from planq.api.channels.telegram import TelegramUpdates, telegram_routes
+from planq.api.channels.telegram import telegram_routes
 from planq.api.channels.webhook import webhook_channel_routes
 from planq.api.compat.executions import execution_routes
 from planq.api.compat.message_flow import message_flow_routes
@@ -246,7 +246,6 @@ def _compose(settings: Settings, database: Database) -> Services:
         MessageReplies(settings, conversations, requests, elicitations, publisher, waits),
         answers,
         receiver,
-        TelegramUpdates(channels, limits, receiver),
         BatchUploads(tenants, batches, batch_arrived),
         BatchValidation(batches, builder, catalogue, batch_arrived, settings.model_prices),
         EventStreams(tenants, event_log, texts, streams, places, ongoing),

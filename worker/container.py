@@ -72,7 +72,7 @@ from planq.worker.batches.duty import HOLD, ProviderBatchDuty
 from planq.worker.channels.contract import MessageChannel
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
-from planq.worker.channels.typing import TypingNotices
+from planq.worker.channels.typing import ShowsTyping, TypingNotices
 from planq.worker.channels.webhook import WebhookChannel
 from planq.worker.egress import Egress
 from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
@@ -417,7 +417,8 @@ class LaneRuntime:
             ChannelKind.WEBHOOK: WebhookChannel(poster),
             ChannelKind.TELEGRAM: telegram,
         }
-        self._typing = TypingNotices(self._in_flight.attempts, store.chats_of, telegram.show_typing)
+        shows: dict[str, ShowsTyping] = {ChannelKind.TELEGRAM: telegram.show_typing}
+        self._typing = TypingNotices(self._in_flight.attempts, store.chats_of, shows)
         self._typing.start()
         sending = ChannelSender(poster, channels, deliveries)
         sender = DeliverySender(

@@ -29,6 +29,7 @@ from planq.api.metrics.exposition import Metrics, route_of
 from planq.api.streams.waiting import WAITED
 from planq.shared.platform.errors import PlanqError, TooLarge, capped
 from planq.shared.settings.settings import Settings
+from planq.shared.subjects.channels.kinds import KINDS
 
 IS_HEAD = "planq.is_head"
 """Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""
@@ -49,7 +50,7 @@ _OPEN_PAGES = frozenset({"/", UI, LOGIN, f"{UI}/logout"})
 _NOT_STORED = ((b"cache-control", b"no-store"),)
 """What a tenant is answered no cache keeps, on its way or in a browser that others use."""
 
-_FROM_CHANNELS = re.compile(r"/webhooks/(telegram(/[^/]+)?|channels/[^/]+/[^/]+)")
+_FROM_CHANNELS = re.compile(rf"/webhooks/({'|'.join(kind.inbound for kind in KINDS.values())})")
 """What systems outside post to, under whatever name they know this one: each proves its channel by a secret."""
 
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})

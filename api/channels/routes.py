@@ -11,7 +11,7 @@ from planq.api.access.callers import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import JsonResponse
 from planq.api.schemas import Answer, Time
-from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.kinds import KINDS, ChannelKind
 
 channel_routes = strict_router("channels")
 
@@ -22,7 +22,7 @@ class ChannelDocument(Answer):
     name: str
     kind: ChannelKind
     config: dict[str, Any] = Field(
-        description="Of `telegram` the bot, `bot_id` and `username`, and `groups`; of `webhook` the `url`."
+        description=f"Of {'; of '.join(f'`{kind}` {traits.config}' for kind, traits in KINDS.items())}."
     )
     problem: str | None = Field(description="Why nothing can be sent, until a message is sent again; else null.")
     paused_until: Time | None = Field(description="Nothing is sent before: the receiver asked for that.")

@@ -70,7 +70,7 @@ async def post_update_of(tenant: str, request: Request, services: Use) -> Respon
 
 async def _take(services: Services, tenant: str, request: Request) -> Response:
     """Answer an update; raises `HttpRefusal` (403) unless the secret is right, `Unavailable` to get it again."""
-    updates = services.subject(TelegramUpdates)
+    updates = TelegramUpdates(services.channels, services.limits, services.subject(ChannelReceiver))
     post, bot = await updates.proved(tenant, request.headers.get(PROOF_HEADER, ""))
     update = await request.json()
     if not isinstance(update, dict):

@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
 from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.errors import DatabaseUnavailable, PlanqError
 
-FindsChats = Callable[[Collection[UUID], int], Awaitable[Sequence[tuple[str, str]]]]
-"""`(jobs, limit) -> (tenant, thread) of the turns among them`; raises `DatabaseUnavailable`."""
+FindsChats = Callable[[Collection[UUID], Collection[str], int], Awaitable[Sequence[tuple[str, str, str]]]]
+"""`(jobs, kinds, limit) -> (kind, tenant, thread) of the turns among them`; raises `DatabaseUnavailable`."""
+
+ShowsTyping = Callable[[str, str], Awaitable[None]]
 
 _TICK_SECONDS = 4.5
 _MOST_SECONDS = 4.0
@@ -40,14 +42,14 @@ class TypingNotices:
         self,
         attempts: Callable[[], Collection[Attempt]],
         chats: FindsChats,
-        show: Callable[[str, str], Awaitable[None]],
+        shows: Mapping[str, ShowsTyping],
         *,
         most_seconds: float = _MOST_SECONDS,
     ) -> None:
-        """`show` shows it once, in a thread of a tenant's channel."""
+        """`shows` has by kind of channel what shows it once, in a thread of a tenant's channel."""
         self._attempts = attempts
         self._chats = chats
-        self._show = show
+        self._shows = shows
         self._most_seconds = most_seconds
         self._running: asyncio.Task[None] | None = None
 
@@ -64,14 +66,16 @@ class TypingNotices:
         if not (jobs := {attempt.job_id for attempt in self._attempts()}):
             return
         places: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_EACH))
-        found = await self._chats(jobs, _MOST)
-        await asyncio.gather(*(self._show_one(places[tenant], tenant, thread) for tenant, thread in found))
+        found = await self._chats(jobs, self._shows.keys(), _MOST)
+        await asyncio.gather(
+            *(self._show_one(places[tenant], kind, tenant, thread) for kind, tenant, thread in found)
+        )
 
-    async def _show_one(self, places: asyncio.Semaphore, tenant_id: str, thread: str) -> None:
+    async def _show_one(self, places: asyncio.Semaphore, kind: str, tenant_id: str, thread: str) -> None:
         # Nobody misses one: the delivery of the reply tells what is wrong with a channel.
         with contextlib.suppress(TimeoutError, PlanqError, ValueError):
             async with asyncio.timeout(self._most_seconds), places:
-                await self._show(tenant_id, thread)
+                await self._shows[kind](tenant_id, thread)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

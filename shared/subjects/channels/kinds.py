@@ -1,7 +1,9 @@
-"""What a channel is that replies are sent to."""
+"""The kinds of channels that replies are sent to, and what distinguishes them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -12,5 +14,27 @@ class ChannelKind(StrEnum):
     TELEGRAM = "telegram"  # a bot
 
 
-KNOWS_REPEATS = frozenset({ChannelKind.WEBHOOK})
-"""Kinds whose receiver can tell a repeat by its id: nothing is doubtful there, it is sent again."""
+@dataclass(frozen=True, slots=True)
+class KindTraits:
+    """What other parts of planq need to know of a kind.
+
+    Its system posts to paths below `/webhooks/` that the pattern `inbound` matches, and proves the channel there by a
+    secret. `config` names the fields of its configuration. A receiver that `knows_repeats` recognizes a repeat by its
+    id: nothing is doubtful there, it is sent again. A tenant has one channel of a kind that `is_single`, of its name.
+    """
+
+    inbound: str
+    config: str
+    knows_repeats: bool = False
+    is_single: bool = False
+
+
+KINDS: Mapping[ChannelKind, KindTraits] = {
+    ChannelKind.WEBHOOK: KindTraits("channels/[^/]+/[^/]+", "the `url`", knows_repeats=True),
+    ChannelKind.TELEGRAM: KindTraits(
+        "telegram(/[^/]+)?", "the bot, `bot_id` and `username`, and `groups`", is_single=True
+    ),
+}
+
+DEFAULT_CHANNELS = ("api", "web", *(str(kind) for kind, traits in KINDS.items() if traits.is_single))
+"""The channels of a tenant whose configuration names none."""

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from planq.shared.platform.database import Database, Row, as_json, shown_time
 from planq.shared.platform.errors import NotFound, storable
-from planq.shared.subjects.channels.kinds import KNOWS_REPEATS, ChannelKind
+from planq.shared.subjects.channels.kinds import KINDS, ChannelKind
 from planq.shared.subjects.tenants.directory import no_tenant
 
 
@@ -60,7 +60,7 @@ class ChannelStore:
             name=name,
             kind=str(kind),
             config=as_json(config),
-            knows_repeats=kind in KNOWS_REPEATS,
+            knows_repeats=KINDS[kind].knows_repeats,
             secret_hash=secret_hash,
         )
         if not stored:

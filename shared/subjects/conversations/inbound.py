@@ -19,6 +19,7 @@ from planq.shared.agentic.turns.wording import sanitized
 from planq.shared.platform.errors import ForeignTenant, TenantRequired, capped
 from planq.shared.platform.values.defects import Defect, body_refused
 from planq.shared.platform.values.describe import excerpt
+from planq.shared.subjects.channels.kinds import DEFAULT_CHANNELS
 from planq.shared.subjects.tenants.config import TenantConfig
 
 MAX_NAME_CHARS = 128
@@ -89,7 +90,7 @@ class CanonicalMessage(_Part):
         None, max_length=200, description="The tenant of the key."
     )
     channel: Annotated[str, Field(min_length=1, max_length=63)] = Field(
-        description="One of the tenant's channels; `api`, `web` and `telegram` unless it says otherwise."
+        description=f"One of the tenant's channels; unless it says otherwise `{'`, `'.join(DEFAULT_CHANNELS)}`."
     )
     direction: Literal["inbound"] = "inbound"
     from_: Sender = Field(alias="from")

@@ -24,6 +24,7 @@ from planq.shared.platform.errors import InvalidRequest, capped
 from planq.shared.platform.values.defects import body_refused, defects_of_fields
 from planq.shared.platform.values.pointers import to_pointer
 from planq.shared.platform.values.schedule import MAX_REMINDERS
+from planq.shared.subjects.channels.kinds import DEFAULT_CHANNELS
 from planq.shared.subjects.tenants.prompt import check_tenant_prompt
 
 _NAME = Annotated[str, Field(min_length=1, max_length=200)]
@@ -110,7 +111,7 @@ class TenantConfig(BaseModel):
         "long versions of agents and skills are after the next one.",
     )
     channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = Field(
-        default=["api", "web", "telegram"], description="The channels over which messages may come."
+        default=list(DEFAULT_CHANNELS), description="The channels over which messages may come."
     )
     agent: _AGENT | None = Field(
         default=None, description="The agent of its messages and tasks, `name` or `name@version`; null: none."

@@ -66,10 +66,12 @@ class PostgresDeliveries:
         """Write down that the channel of a delivery knows a thread by another name from now on."""
         await self._database.call("planq_move_thread", delivery.tenant_id, delivery.channel, thread, moved_to)
 
-    async def chats_of(self, jobs: Collection[UUID], limit: int) -> Sequence[tuple[str, str]]:
-        """Return tenant and thread of at most so many chats of Telegram whose turn is one of the jobs, or above one.
+    async def chats_of(
+        self, jobs: Collection[UUID], kinds: Collection[str], limit: int
+    ) -> Sequence[tuple[str, str, str]]:
+        """Return kind, tenant and thread of at most so many chats whose turn is one of the jobs, or above one.
 
-        Channels that cannot be sent to now are left out.
+        Channels of other kinds, and those that cannot be sent to now, are left out.
         """
-        rows = await self._database.fetch_all("chats_of_turns", jobs=list(jobs), limit=limit)
-        return [(row["tenant_id"], row["thread"]) for row in rows]
+        rows = await self._database.fetch_all("chats_of_turns", jobs=list(jobs), kinds=list(kinds), limit=limit)
+        return [(row["kind"], row["tenant_id"], row["thread"]) for row in rows]

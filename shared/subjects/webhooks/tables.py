@@ -19,7 +19,6 @@ from planq.shared.platform.columns import (
     texts_column,
     time_column,
 )
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.webhooks.rules import DeliveryKind, DeliveryStatus
 
 _UNFINISHED = "status IN ('pending', 'sending')"
@@ -55,7 +54,7 @@ class ChannelRow(SQLModel, table=True):
     __tablename__ = "channels"
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), primary_key=True))
     name: str = text_column(primary_key=True)
-    kind: str = enum_column("channel_kind", ChannelKind)
+    kind: str = text_column()
     config: Any = json_column(nullable=False)
     knows_repeats: bool = flag_column()
     secret_hash: str | None = text_column(nullable=True)

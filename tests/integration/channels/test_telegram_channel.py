@@ -296,7 +296,7 @@ def test_a_chat_is_shown_typing_while_its_turn_or_a_job_below_it_is_in_flight(da
         child = (await house.says("below", "api")).job_id
         await house.thread.run("UPDATE jobs SET root_job_id = %s WHERE id = %s", turn.job_id, child)
         here: list[Attempt] = []
-        notices = TypingNotices(lambda: here, house.store.chats_of, house.channel.show_typing)
+        notices = TypingNotices(lambda: here, house.store.chats_of, {CHAT: house.channel.show_typing})
 
         async def shown(*jobs: UUID | None) -> list[dict[str, Any]]:
             here[:] = [Attempt(StepRef(job, 0, 0), 1) for job in jobs if job is not None]
@@ -323,15 +323,16 @@ def test_a_chat_that_hangs_keeps_no_other_from_being_shown() -> None:
     async def work() -> None:
         shown: list[str] = []
 
-        async def chats(jobs: Any, limit: int) -> list[tuple[str, str]]:
-            return [("a", "hangs"), ("a", "1"), ("b", "2")]
+        async def chats(jobs: Any, kinds: Any, limit: int) -> list[tuple[str, str, str]]:
+            return [(kind, *chat) for kind in kinds for chat in (("a", "hangs"), ("a", "1"), ("b", "2"))]
 
         async def show(tenant: str, thread: str) -> None:
             if thread == "hangs":
                 await asyncio.Event().wait()
             shown.append(thread)
 
-        notices = TypingNotices(lambda: [Attempt(StepRef(uuid4(), 0, 0), 1)], chats, show, most_seconds=0.05)
+        attempts = [Attempt(StepRef(uuid4(), 0, 0), 1)]
+        notices = TypingNotices(lambda: attempts, chats, {CHAT: show}, most_seconds=0.05)
         async with asyncio.timeout(60):
             await notices.renew()
         assert shown == ["1", "2"]

@@ -24,8 +24,6 @@ CREATE DOMAIN message_direction AS TEXT CONSTRAINT ck_message_direction CHECK (V
 
 CREATE DOMAIN message_status AS TEXT CONSTRAINT ck_message_status CHECK (VALUE IN ('received', 'merging', 'done', 'erased'));
 
-CREATE DOMAIN channel_kind AS TEXT CONSTRAINT ck_channel_kind CHECK (VALUE IN ('webhook', 'telegram'));
-
 CREATE DOMAIN delivery_kind AS TEXT CONSTRAINT ck_delivery_kind CHECK (VALUE IN ('webhook', 'message'));
 
 CREATE DOMAIN delivery_status AS TEXT CONSTRAINT ck_delivery_status CHECK (VALUE IN ('pending', 'sending', 'sent', 'uncertain', 'failed'));
@@ -623,7 +621,7 @@ CREATE INDEX ix_endpoints_listing ON endpoints (tenant_id, id);
 CREATE TABLE channels (
     tenant_id TEXT NOT NULL,
     name TEXT NOT NULL,
-    kind channel_kind NOT NULL,
+    kind TEXT NOT NULL,
     config JSON NOT NULL,
     knows_repeats BOOLEAN DEFAULT false NOT NULL,
     secret_hash TEXT,

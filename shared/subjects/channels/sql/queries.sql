@@ -25,12 +25,12 @@ SELECT tenant_id, name, problem, count(*) OVER () AS n FROM channels
 WHERE problem IS NOT NULL ORDER BY tenant_id, name LIMIT %(limit)s
 
 -- name: chats_of_turns
--- In which threads of Telegram these jobs, or jobs above them, are the turn: what nobody can be shown is left out.
-SELECT DISTINCT c.tenant_id, c.thread FROM jobs j
+-- In which threads of channels of some kinds these jobs, or jobs above them, are the turn, without those that cannot be sent to.
+SELECT DISTINCT h.kind, c.tenant_id, c.thread FROM jobs j
 JOIN jobs r ON r.id = coalesce(j.root_job_id, j.id) AND r.tenant_id = j.tenant_id
 JOIN conversations c ON c.id = r.conversation_id AND c.active_job_id = r.id AND c.tenant_id = r.tenant_id
 JOIN channels h ON h.tenant_id = c.tenant_id AND h.name = c.channel
-WHERE j.id = ANY(%(jobs)s) AND h.kind = 'telegram' AND h.problem IS NULL
+WHERE j.id = ANY(%(jobs)s) AND h.kind = ANY(%(kinds)s) AND h.problem IS NULL
   AND (h.paused_until IS NULL OR h.paused_until <= planq_now())
 LIMIT %(limit)s
 
