@@ -6,9 +6,10 @@ nothing yet.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
@@ -22,6 +23,7 @@ from planq.shared.agentic.plan.forms import PlanForm
 from planq.shared.agentic.rounds.block import LoopBlock
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.budget import LIMITS, read_budget
+from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import (
     AskedOf,
     ElicitationKind,
@@ -149,22 +151,16 @@ class BudgetRequest(RequestBody):
     ask: bool | None = Field(None, description="Pause then, until a person resumes the job.")
 
 
-class LimitsRequest(RequestBody):
+if TYPE_CHECKING:
+    _Bounds = RequestBody
+else:
+    _BOUNDS = {one.name: (_Bound, Field(None, description=one.metadata["meaning"])) for one in fields(Limits)}
+    _Bounds = create_model("_Bounds", __base__=RequestBody, **_BOUNDS)
+
+
+class LimitsRequest(_Bounds):
     """Bounds of one job; each can only be lower than the server's own, and zero is refused."""
 
-    max_tool_steps: _Bound = Field(None, description="Most steps of a model's plan.")
-    max_plan_steps: _Bound = Field(None, description="Most steps of a caller's plan.")
-    max_rounds: _Bound = Field(None, description="Most rounds of the strategy `loop`.")
-    loop_timeout_seconds: _Bound = Field(None, description="Over all rounds of `loop`, without the time of people.")
-    plan_timeout_seconds: _Bound = Field(None, description="From the acceptance of the plan to its last step.")
-    step_timeout_seconds: _Bound = Field(None, description="Cap of every step's own time-out.")
-    queue_timeout_seconds: _Bound = Field(None, description="Until a worker begins the job.")
-    job_timeout_seconds: _Bound = Field(None, description="The whole life of the job.")
-    human_wait_seconds: _Bound = Field(None, description="How long a step waits for a person.")
-    orchestrate_max_depth: _Bound = Field(None, description="How deeply agents that call agents are nested.")
-    orchestrate_max_steps: _Bound = Field(None, description="Steps of one orchestration.")
-    orchestrate_max_parallel: _Bound = Field(None, description="Agents of one group at once.")
-    agent_timeout_seconds: _Bound = Field(None, description="What a called agent gets if its caller names none.")
     budget: BudgetRequest | None = Field(None, description="Shared with all jobs below this one.")
 
     def bounds(self) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from planq.shared.subjects.tenants.config import TenantConfig
 _GROUPS = {
     "Models": ("model", "planner_model", "fallback_models", "models", "on_incomplete"),
     "Budget, limits and retention": ("budget", "limits", "retention", "max_tool_steps", "plan_timeout_seconds"),
-    "How much at once": (
-        *("rate_limit", "channel_rate_limit", "job_rate_limit", "max_unfinished_jobs", "max_uploads"),
-        *("max_waiting_lines", "max_streams", "max_waits", "max_open_questions", "max_reminders"),
-        *("max_stored_bytes", "max_endpoints"),
+    "How much at once": tuple(
+        name
+        for name in TenantConfig.model_fields
+        if name.endswith("rate_limit") or (name.startswith("max_") and name != "max_tool_steps")
     ),
     "What its jobs are told and may use": (
         *("prompt", "tools", "mcp_servers", "knowledge_prefixes", "tool_policy", "insights"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self, TypeAlias
 
 from planq.shared.platform.errors import InvalidRequest, capped
@@ -27,36 +27,35 @@ TenantLimits: TypeAlias = Mapping[str, Mapping[str, Any]]
 """What an operator allows single tenants in the place of everybody's limits: tenant → limit → number."""
 
 
+def _limit(default: float, meaning: str) -> Any:
+    """Declare a limit. The HTTP API accepts it and describes it by its `meaning`; a tenant's `limits` may have it."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of one job.
 
-    `max_tool_steps` bounds a plan made by a model; `max_plan_steps` bounds a plan sent by the caller.
-    In `react`, `max_tool_steps` bounds the turns that call tools, and the calls of one turn; in `loop`, `max_rounds`
-    bounds the rounds, and `loop_timeout_seconds` the time over all rounds, from the acceptance of the first plan.
-    `plan_timeout_seconds` runs from the acceptance of the plan; the time that steps spend in durable timers is added.
-    `step_timeout_seconds` caps every step's own timeout (60 s where its tool names none).
-    `queue_timeout_seconds` bounds the time before a worker begins the job, `job_timeout_seconds` its whole life from
-    then on measured from its submission, `human_wait_seconds` how long a step waits for a person. The time that steps
-    wait in timers or for a person, and the time a job is paused, counts against neither the plan's nor the job's.
-    Of agents that call agents, none may at the depth `orchestrate_max_depth` or below it (the outermost job has 0);
-    an orchestration has at most `orchestrate_max_steps` steps and runs `orchestrate_max_parallel` agents at once; an
-    agent gets `agent_timeout_seconds` where its caller names no time.
+    In `react`, `max_tool_steps` bounds the turns that call tools, and the calls of one turn. `loop_timeout_seconds`
+    runs from the acceptance of the first plan. A step whose tool names no time-out has 60 s. `job_timeout_seconds` is
+    measured from the submission. The time that steps wait in timers or for a person, and the time a job is paused,
+    counts against neither the plan's nor the job's. Agents at the depth `orchestrate_max_depth` call no others; the
+    outermost job has 0.
     """
 
-    max_tool_steps: int = 10
-    max_plan_steps: int = 10_000
-    plan_timeout_seconds: float = 300.0
-    step_timeout_seconds: float = 300.0
-    queue_timeout_seconds: float = 86_400.0
-    job_timeout_seconds: float = 604_800.0
-    human_wait_seconds: float = 604_800.0
-    max_rounds: int = 20
-    loop_timeout_seconds: float = 900.0
-    orchestrate_max_depth: int = 3
-    orchestrate_max_steps: int = 12
-    orchestrate_max_parallel: int = 4
-    agent_timeout_seconds: float = 60.0
+    max_tool_steps: int = _limit(10, "Most steps of a model's plan.")
+    max_plan_steps: int = _limit(10_000, "Most steps of a caller's plan.")
+    max_rounds: int = _limit(20, "Most rounds of the strategy `loop`.")
+    loop_timeout_seconds: float = _limit(900.0, "Over all rounds of `loop`, without the time of people.")
+    plan_timeout_seconds: float = _limit(300.0, "From the acceptance of the plan to its last step.")
+    step_timeout_seconds: float = _limit(300.0, "Cap of every step's own time-out.")
+    queue_timeout_seconds: float = _limit(86_400.0, "Until a worker begins the job.")
+    job_timeout_seconds: float = _limit(604_800.0, "The whole life of the job.")
+    human_wait_seconds: float = _limit(604_800.0, "How long a step waits for a person.")
+    orchestrate_max_depth: int = _limit(3, "How deeply agents that call agents are nested.")
+    orchestrate_max_steps: int = _limit(12, "Steps of one orchestration.")
+    orchestrate_max_parallel: int = _limit(4, "Agents of one group at once.")
+    agent_timeout_seconds: float = _limit(60.0, "What a called agent gets if its caller names none.")
 
     def lowered(self, wanted: Mapping[str, Any]) -> Self:
         """Return these limits with the given ones put lower.

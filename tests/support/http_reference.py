@@ -46,6 +46,9 @@ OTHERS = "operations"
 OF_ALL: Mapping[str, str] = {"Problem": "api"}
 """What every route may give, and so stands beside the rules for all."""
 
+ELSEWHERE: Mapping[str, str] = {"TenantConfig": "tenants.md#configure"}
+"""Objects that other pages describe in full."""
+
 PAGES = tuple(f"http-{name}.md" for name in RESOURCES)
 
 
@@ -174,7 +177,7 @@ def places() -> Mapping[str, str]:
     shown = {
         name
         for name, schema in schemas.items()
-        if schema.get("properties") and not name.startswith(("HTTPValidation", "Validation_"))
+        if schema.get("properties") and not name.startswith(("HTTPValidation", "Validation_", *ELSEWHERE))
     }
     reached: dict[str, list[str]] = {name: [] for name in RESOURCES}
     for _, path, operation in routes():
@@ -222,6 +225,8 @@ def _kind(page: str, schema: Json) -> str:
         name = schema["$ref"].rpartition("/")[2]
         if name == "Json":
             return "JSON"
+        if name in ELSEWHERE:
+            return f"[{name}]({ELSEWHERE[name]})"
         place = places().get(name)
         if place is None:
             return _kind(page, openapi()["components"]["schemas"].get(name, {})) or name
