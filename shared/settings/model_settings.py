@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, create_model
 
 from planq.shared.agentic.models.call_settings import CallSettings, SettingsOfModels
 from planq.shared.agentic.models.names import Provider, key_name, parse_place
@@ -38,12 +38,19 @@ def _checked_places(servers: Mapping[str, ModelServer]) -> Mapping[str, ModelSer
     return servers
 
 
-def _key(provider: str, *variables: str) -> Any:
-    names = dict.fromkeys([*variables, key_name(provider).upper()])
-    return Field(default=None, validation_alias=AliasChoices(*names), description=f"Key for `{provider}:`.")
+def _key_of(provider: Provider) -> tuple[Any, Any]:
+    names = dict.fromkeys([*provider.traits.key_variables, key_name(provider).upper()])
+    field = Field(default=None, validation_alias=AliasChoices(*names), description=f"Key for `{provider}:`.")
+    return ModelKey, field
 
 
-class ModelServing(ServerSettings):
+if TYPE_CHECKING:
+    _Keys = ServerSettings
+else:
+    _Keys = create_model("_Keys", __base__=ServerSettings, **{key_name(one): _key_of(one) for one in Provider})
+
+
+class ModelServing(_Keys):
     """Models, their servers and keys, the limits of a call, and whether jobs that end teach."""
 
     insights: InsightMode = Field(
@@ -54,7 +61,7 @@ class ModelServing(ServerSettings):
     model: Annotated[str, AfterValidator(model_name)] = Field(
         default="offline", description="The model of jobs that name none."
     )
-    model_base_url: WebAddress = Field(
+    openai_base_url: WebAddress = Field(
         default=None,
         validation_alias=AliasChoices("PLANQ_MODEL_BASE_URL", "OPENAI_BASE_URL"),
         description="An OpenAI-compatible server.",
@@ -65,42 +72,6 @@ class ModelServing(ServerSettings):
     google_base_url: WebAddress = Field(
         default=None, validation_alias="GOOGLE_BASE_URL", description="Another address of Google's API."
     )
-    openai_api_key: ModelKey = Field(
-        default=None, validation_alias="OPENAI_API_KEY", description="Key for `openai:`."
-    )
-    anthropic_api_key: ModelKey = Field(
-        default=None, validation_alias="ANTHROPIC_API_KEY", description="Key for `anthropic:`."
-    )
-    google_api_key: ModelKey = Field(
-        default=None,
-        validation_alias=AliasChoices("GOOGLE_API_KEY", "GEMINI_API_KEY"),
-        description="Key for `google:`.",
-    )
-    alibaba_api_key: ModelKey = _key("alibaba", "ALIBABA_API_KEY", "DASHSCOPE_API_KEY")
-    azure_api_key: ModelKey = _key("azure", "AZURE_OPENAI_API_KEY")
-    bedrock_api_key: ModelKey = _key("bedrock", "AWS_BEARER_TOKEN_BEDROCK")
-    cerebras_api_key: ModelKey = _key("cerebras", "CEREBRAS_API_KEY")
-    cohere_api_key: ModelKey = _key("cohere", "CO_API_KEY")
-    crusoe_api_key: ModelKey = _key("crusoe", "CRUSOE_API_KEY")
-    deepseek_api_key: ModelKey = _key("deepseek", "DEEPSEEK_API_KEY")
-    fireworks_api_key: ModelKey = _key("fireworks", "FIREWORKS_API_KEY")
-    groq_api_key: ModelKey = _key("groq", "GROQ_API_KEY")
-    heroku_api_key: ModelKey = _key("heroku", "HEROKU_INFERENCE_KEY")
-    huggingface_api_key: ModelKey = _key("huggingface", "HF_TOKEN")
-    litellm_api_key: ModelKey = _key("litellm", "LITELLM_API_KEY")
-    meta_api_key: ModelKey = _key("meta", "META_API_KEY")
-    mistral_api_key: ModelKey = _key("mistral", "MISTRAL_API_KEY")
-    moonshotai_api_key: ModelKey = _key("moonshotai", "MOONSHOTAI_API_KEY")
-    nebius_api_key: ModelKey = _key("nebius", "NEBIUS_API_KEY")
-    ollama_api_key: ModelKey = _key("ollama", "OLLAMA_API_KEY")
-    openrouter_api_key: ModelKey = _key("openrouter", "OPENROUTER_API_KEY")
-    ovhcloud_api_key: ModelKey = _key("ovhcloud", "OVHCLOUD_API_KEY")
-    sambanova_api_key: ModelKey = _key("sambanova", "SAMBANOVA_API_KEY")
-    together_api_key: ModelKey = _key("together", "TOGETHER_API_KEY")
-    vercel_api_key: ModelKey = _key("vercel", "VERCEL_AI_GATEWAY_API_KEY")
-    vllm_api_key: ModelKey = _key("vllm", "VLLM_API_KEY")
-    xai_api_key: ModelKey = _key("xai", "XAI_API_KEY")
-    zai_api_key: ModelKey = _key("zai", "ZAI_API_KEY")
     ollama_base_url: WebAddress = Field(
         default=None, validation_alias="OLLAMA_BASE_URL", description="Ollama; http://127.0.0.1:11434/v1 without it."
     )
@@ -108,7 +79,7 @@ class ModelServing(ServerSettings):
     litellm_base_url: WebAddress = Field(
         default=None, validation_alias="LITELLM_BASE_URL", description="LiteLLM's proxy."
     )
-    azure_endpoint: WebAddress = Field(
+    azure_base_url: WebAddress = Field(
         default=None, validation_alias="AZURE_OPENAI_ENDPOINT", description="The resource of Azure OpenAI."
     )
     model_servers: Annotated[Mapping[str, ModelServer], AfterValidator(_checked_places)] = Field(
@@ -154,7 +125,7 @@ class ModelServing(ServerSettings):
     @property
     def model_keys(self) -> Mapping[str, str]:
         """The keys that are set, by `PROVIDER` or `PROVIDER@NAME`."""
-        own = {provider.value: getattr(self, key_name(provider.value), None) for provider in Provider}
+        own = {str(provider): getattr(self, key_name(provider)) for provider in Provider}
         own |= {place: server.key for place, server in self.model_servers.items()}
         keys = {place: key.get_secret_value() for place, key in own.items() if key is not None}
         return {place: key for place, key in keys.items() if key}
@@ -162,14 +133,6 @@ class ModelServing(ServerSettings):
     @property
     def model_urls(self) -> Mapping[str, str]:
         """The addresses that are set, by `PROVIDER` or `PROVIDER@NAME`."""
-        own = {
-            Provider.OPENAI.value: self.model_base_url,
-            Provider.ANTHROPIC.value: self.anthropic_base_url,
-            Provider.GOOGLE.value: self.google_base_url,
-            Provider.OLLAMA.value: self.ollama_base_url,
-            Provider.VLLM.value: self.vllm_base_url,
-            Provider.LITELLM.value: self.litellm_base_url,
-            Provider.AZURE.value: self.azure_endpoint,
-            **{place: server.base_url for place, server in self.model_servers.items()},
-        }
+        own = {str(provider): getattr(self, f"{provider}_base_url", None) for provider in Provider}
+        own |= {place: server.base_url for place, server in self.model_servers.items()}
         return {place: url for place, url in own.items() if url}

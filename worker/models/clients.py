@@ -45,38 +45,8 @@ from planq.worker.models.settings import ModelSettings
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-_URLS = {
-    Provider.OPENAI: "https://api.openai.com/v1",
-    Provider.OPENAI_CHAT: "https://api.openai.com/v1",
-    Provider.OPENAI_RESPONSES: "https://api.openai.com/v1",
-    Provider.ANTHROPIC: "https://api.anthropic.com",
-    Provider.GOOGLE: "https://generativelanguage.googleapis.com",
-    Provider.OLLAMA: "http://127.0.0.1:11434/v1",
-    Provider.VLLM: "http://127.0.0.1:8000/v1",
-    Provider.LITELLM: "http://127.0.0.1:4000",
-    # Asked through their OpenAI-compatible addresses: their own SDKs would go around planq's client and its bounds.
-    Provider.COHERE: "https://api.cohere.ai/compatibility/v1",
-    Provider.GROQ: "https://api.groq.com/openai/v1",
-    Provider.HUGGINGFACE: "https://router.huggingface.co/v1",
-    Provider.MISTRAL: "https://api.mistral.ai/v1",
-    Provider.XAI: "https://api.x.ai/v1",
-}
-"""Where a provider is, unless the settings say so; of the others pydantic-ai knows the address."""
-
-_VENDORS = {
-    Provider.COHERE: "cohere/",
-    Provider.GROQ: "groq/",
-    Provider.HUGGINGFACE: "",
-    Provider.MISTRAL: "mistral/",
-    Provider.XAI: "x-ai/",
-}
-"""By which vendor's models pydantic-ai finds the profile of a model at a compatible address."""
-
 _NO_KEY = "no-key"
 """Sent to a compatible server that was configured without a key; the SDK refuses to send none."""
-
-_OTHER_SDKS = frozenset({Provider.ANTHROPIC, Provider.BEDROCK, Provider.GOOGLE, Provider.GOOGLE_CLOUD})
-"""The providers that are not asked by OpenAI's SDK."""
 
 MakeModel = Callable[[str, frozenset[Adaptation]], Model]
 
@@ -108,7 +78,7 @@ def load_sdk(provider: Provider) -> None:
     if missing := missing_sdk(provider):
         raise ModelRefused(missing)
     own = provider.value.partition("-")[0]
-    modules = (f"pydantic_ai.models.{own}", f"pydantic_ai.providers.{own}") if provider in _OTHER_SDKS else ()
+    modules = (f"pydantic_ai.models.{own}", f"pydantic_ai.providers.{own}") if provider.traits.sdk else ()
     for module in (*modules, *_LOADED_LATE):
         importlib.import_module(module)
 
@@ -157,7 +127,7 @@ class Models:
         make = opened.makers.get((place, is_stream, key))
         if make is None:
             provider = parse_place(place)[0]
-            as_streams = is_stream and provider not in _OTHER_SDKS
+            as_streams = is_stream and provider.traits.sdk is None
             client = opened.clients.get(as_streams)
             if client is None:
                 egress, seconds = self._settings.egress or Egress(), self._settings.request_timeout
@@ -180,7 +150,7 @@ def _maker_at(place: str, provider: Provider, settings: ModelSettings, client: A
     """Return what makes the models of a provider, or of one of its servers."""
     url, key = settings.base_urls.get(place), settings.api_keys.get(place)
     try:
-        connection = _connection(provider, url or _URLS.get(provider), key, client, settings.request_timeout)
+        connection = _connection(provider, url or provider.traits.url, key, client, settings.request_timeout)
     except (UserError, ValueError) as error:
         raise ModelRefused(f"the settings of {place} are not enough for its provider: {error}") from error
     is_openai = provider is Provider.OPENAI
@@ -188,7 +158,7 @@ def _maker_at(place: str, provider: Provider, settings: ModelSettings, client: A
     kind = provider.value
     if is_openai:
         kind = "openai-responses" if settings.openai_api == "responses" or is_own else "openai-chat"
-    elif provider in _VENDORS:
+    elif provider.traits.vendor is not None:
         kind = "openai-chat"
 
     def make(name: str, adaptations: frozenset[Adaptation]) -> Model:
@@ -212,8 +182,7 @@ def _connection(
     provider: Provider, url: str | None, key: str | None, client: AsyncClient, seconds: float
 ) -> Connection[Any]:
     """Return pydantic-ai's provider at an address; what it takes differs, so only what it names is passed."""
-    if provider in _VENDORS:
-        vendor = _VENDORS[provider]
+    if (vendor := provider.traits.vendor) is not None:
         return OpenAICompatibleProvider(
             provider.value,
             base_url=str(url),
@@ -226,7 +195,7 @@ def _connection(
     options: dict[str, Any] = {"http_client": client} if "http_client" in takes else {}
     if provider is Provider.BEDROCK:  # boto3 opens its own connections, and waits 60 s for one
         options |= {"aws_read_timeout": seconds, "aws_connect_timeout": min(seconds, CONNECT_SECONDS)}
-    if key is not None or provider not in _OTHER_SDKS:
+    if key is not None or provider.traits.sdk is None:
         options["api_key"] = key or _NO_KEY
     if url is not None:
         named = next((name for name in ("base_url", "azure_endpoint", "api_base") if name in takes), None)

@@ -8,23 +8,10 @@ from planq.shared.agentic.models.names import Provider, key_name, parse_place
 from planq.shared.platform.errors import AuthFailed, ExecutionFailed, ModelRefused
 from planq.worker.models.settings import ModelSettings
 
-_SDK = {
-    Provider.ANTHROPIC: ("anthropic", "anthropic"),
-    Provider.GOOGLE: ("google.genai", "google"),
-    Provider.GOOGLE_CLOUD: ("google.genai", "google"),
-    Provider.BEDROCK: ("boto3", "bedrock"),
-}
-"""The module that a provider needs beside `openai`, and the extra of planq that installs it."""
-
-_KEYED = frozenset({Provider.ANTHROPIC, Provider.GOOGLE})
-_KEYLESS = frozenset(
-    {Provider.OLLAMA, Provider.VLLM, Provider.LITELLM, Provider.BEDROCK, Provider.GOOGLE_CLOUD, Provider.OVHCLOUD}
-)
-
 
 def missing_sdk(provider: Provider) -> str | None:
     """Return what to install where a provider's SDK is missing, None where it is there."""
-    module, extra = _SDK.get(provider, ("openai", "openai"))
+    module, extra = provider.traits.sdk or ("openai", "openai")
     try:
         found = find_spec(module)
     except ModuleNotFoundError:  # a parent of it
@@ -36,7 +23,8 @@ def missing_sdk(provider: Provider) -> str | None:
 
 def needs_key(provider: Provider, *, has_url: bool) -> bool:
     """Return whether calls need a key; a compatible server at an address of its own may need none."""
-    return provider in _KEYED or (not has_url and provider not in _KEYLESS)
+    needed = provider.traits.needs_key
+    return not has_url if needed is None else needed
 
 
 def lacked(settings: ModelSettings, place: str, *, has_key: bool) -> ExecutionFailed | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 from planq.shared.platform.errors import InvalidRequest, capped
 
@@ -27,39 +28,76 @@ _MODEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_:@+\-]|[./](?![./]))*", re.ASCII)
 _SERVER = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderTraits:
+    """How a provider is reached.
+
+    Its key is in the first of `key_variables` that is set, or in `PROVIDER_API_KEY`. `url` is its address unless the
+    settings have one; None: pydantic-ai knows it. Where there is a `vendor`, it is asked at an OpenAI-compatible
+    address, and that prefix finds the profiles of its models: its own SDK would go around planq's client and its
+    bounds. `sdk` is the module that it needs in place of `openai`, and the extra of planq that installs it. None for
+    `needs_key`: it needs one unless the settings have an address.
+    """
+
+    key_variables: tuple[str, ...] = ()
+    url: str | None = None
+    vendor: str | None = None
+    sdk: tuple[str, str] | None = None
+    needs_key: bool | None = None
+
+
 class Provider(StrEnum):
     """Whose protocol and model profiles count, as pydantic-ai spells it."""
 
-    OPENAI = "openai"
-    OPENAI_CHAT = "openai-chat"
-    OPENAI_RESPONSES = "openai-responses"
-    ANTHROPIC = "anthropic"
-    GOOGLE = "google"
-    GOOGLE_CLOUD = "google-cloud"
-    ALIBABA = "alibaba"
-    AZURE = "azure"
-    BEDROCK = "bedrock"
+    traits: ProviderTraits
+
+    def __new__(cls, name: str, traits: ProviderTraits = ProviderTraits()) -> Self:
+        made = str.__new__(cls, name)
+        made._value_ = name
+        made.traits = traits
+        return made
+
+    OPENAI = "openai", ProviderTraits(url="https://api.openai.com/v1")
+    OPENAI_CHAT = "openai-chat", ProviderTraits(url="https://api.openai.com/v1")
+    OPENAI_RESPONSES = "openai-responses", ProviderTraits(url="https://api.openai.com/v1")
+    ANTHROPIC = (
+        "anthropic",
+        ProviderTraits(url="https://api.anthropic.com", sdk=("anthropic", "anthropic"), needs_key=True),
+    )
+    GOOGLE = (
+        "google",
+        ProviderTraits(
+            ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+            "https://generativelanguage.googleapis.com",
+            sdk=("google.genai", "google"),
+            needs_key=True,
+        ),
+    )
+    GOOGLE_CLOUD = "google-cloud", ProviderTraits(sdk=("google.genai", "google"), needs_key=False)
+    ALIBABA = "alibaba", ProviderTraits(("ALIBABA_API_KEY", "DASHSCOPE_API_KEY"))
+    AZURE = "azure", ProviderTraits(("AZURE_OPENAI_API_KEY",))
+    BEDROCK = "bedrock", ProviderTraits(("AWS_BEARER_TOKEN_BEDROCK",), sdk=("boto3", "bedrock"), needs_key=False)
     CEREBRAS = "cerebras"
-    COHERE = "cohere"
+    COHERE = "cohere", ProviderTraits(("CO_API_KEY",), "https://api.cohere.ai/compatibility/v1", "cohere/")
     CRUSOE = "crusoe"
     DEEPSEEK = "deepseek"
     FIREWORKS = "fireworks"
-    GROQ = "groq"
-    HEROKU = "heroku"
-    HUGGINGFACE = "huggingface"
-    LITELLM = "litellm"
+    GROQ = "groq", ProviderTraits(url="https://api.groq.com/openai/v1", vendor="groq/")
+    HEROKU = "heroku", ProviderTraits(("HEROKU_INFERENCE_KEY",))
+    HUGGINGFACE = "huggingface", ProviderTraits(("HF_TOKEN",), "https://router.huggingface.co/v1", "")
+    LITELLM = "litellm", ProviderTraits(url="http://127.0.0.1:4000", needs_key=False)
     META = "meta"
-    MISTRAL = "mistral"
+    MISTRAL = "mistral", ProviderTraits(url="https://api.mistral.ai/v1", vendor="mistral/")
     MOONSHOTAI = "moonshotai"
     NEBIUS = "nebius"
-    OLLAMA = "ollama"
+    OLLAMA = "ollama", ProviderTraits(url="http://127.0.0.1:11434/v1", needs_key=False)
     OPENROUTER = "openrouter"
-    OVHCLOUD = "ovhcloud"
+    OVHCLOUD = "ovhcloud", ProviderTraits(needs_key=False)
     SAMBANOVA = "sambanova"
     TOGETHER = "together"
-    VERCEL = "vercel"
-    VLLM = "vllm"
-    XAI = "xai"
+    VERCEL = "vercel", ProviderTraits(("VERCEL_AI_GATEWAY_API_KEY",))
+    VLLM = "vllm", ProviderTraits(url="http://127.0.0.1:8000/v1", needs_key=False)
+    XAI = "xai", ProviderTraits(url="https://api.x.ai/v1", vendor="x-ai/")
     ZAI = "zai"
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.agentic.models.names import Provider, parse_model_name
+from planq.shared.agentic.models.names import Provider, ProviderTraits, parse_model_name
 from planq.shared.platform.errors import Misconfigured, ModelRefused
 from planq.shared.settings.settings import Settings
 from planq.worker.model_gateway import model_settings, require_key
-from planq.worker.models import sdks
 from planq.worker.models.clients import Models, load_sdk
 from planq.worker.models.settings import ModelSettings
 
@@ -20,7 +19,7 @@ NOVA = "bedrock:us.amazon.nova-pro-v1:0"
 
 @pytest.fixture
 def without_boto(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sdks._SDK, Provider.BEDROCK, ("no_such_package_here.at_all", "bedrock"))
+    monkeypatch.setattr(Provider.BEDROCK, "traits", ProviderTraits(sdk=("no_such_package_here.at_all", "bedrock")))
 
 
 @pytest.mark.usefixtures("without_boto")
