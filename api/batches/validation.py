@@ -25,7 +25,6 @@ from planq.shared.agentic.models.own_prices import OwnPrice
 from planq.shared.agentic.models.prices import price_of
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.budget import Price
-from planq.shared.kernel.states import Strategy
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import ErrorRecord, InvalidRequest, PlanqError, Unavailable, capped
 from planq.shared.platform.timers import every, woken_by
@@ -228,5 +227,5 @@ class BatchValidation:
             planner_tokens=planner,
             answer_tokens=sizes.answer_tokens,
             price=await sizes.price(submission.model),
-            has_rounds=submission.strategy is not Strategy.PLAN,
+            has_rounds=submission.strategy.has_rounds,
         )

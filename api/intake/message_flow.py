@@ -155,7 +155,7 @@ def task_status(row: Mapping[str, Any]) -> TaskStatus:
         return TaskStatus.FAILED if has_failed else TaskStatus(status.value)
     if row["paused_at"] is not None or status is JobStatus.INPUT_REQUIRED:
         return TaskStatus.PAUSED
-    makes_a_plan = status is JobStatus.PLANNING and row["round"] == 0 and row["strategy"] != Strategy.REACT
+    makes_a_plan = status is JobStatus.PLANNING and row["round"] == 0 and Strategy(row["strategy"]).begins_with_plan
     return TaskStatus.PLANNING if makes_a_plan else TaskStatus.EXECUTING
 
 
@@ -223,7 +223,7 @@ def step_statuses(numbers: Iterable[int], current: int) -> list[str]:
 def _plan_body(view: JobView) -> Mapping[str, Any] | None:
     """Return the plan that a job began with; the turns of `react` are none."""
     row = view.row
-    if row["plan_body"] is None or (row["plan_source"] != GUIDE_SOURCE and row["strategy"] == Strategy.REACT):
+    if row["plan_body"] is None or not Strategy(row["strategy"]).begins_with_plan:
         return None
     stored = row["plan_body"]
     found = decode_stored(stored.body) if isinstance(stored, JsonText) else stored
@@ -283,7 +283,7 @@ def _has_ended(step: Mapping[str, Any]) -> bool:
 def _result(view: JobView, step: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a step came to. Of a turn all steps have its number; the round of a guide is none of the turns."""
     turn = step["round"] + (0 if view.row["plan_source"] == GUIDE_SOURCE else 1)
-    is_turn = view.row["plan_source"] == GUIDE_SOURCE or view.row["strategy"] == Strategy.REACT
+    is_turn = view.row["plan_source"] == GUIDE_SOURCE or not Strategy(view.row["strategy"]).begins_with_plan
     shown = {"step_number": turn if is_turn else step["index"] + 1, "tool_name": step["tool_name"]}
     if step["status"] == StepStatus.SUCCEEDED:
         large = below_prefix(f"/jobs/{view.row['id']}/steps/{step['index']}/output")

@@ -171,7 +171,7 @@ async def fork_of(
     says `repeat_unsafe` or is a dry run.
     """
     _require_plan(job, request)
-    if job["strategy"] == Strategy.PLAN:
+    if not Strategy(job["strategy"]).has_rounds:
         steps = [step for step in steps if step["round"] == 0]
     made = carried(job, present)
     if request.input is not None:
@@ -218,7 +218,7 @@ def _require_plan(job: Row, request: ForkRequest) -> None:
         raise Conflict(f"job {job['id']} cannot be forked: {why_not}", job_status=JobStatus(job["status"]))
     if job["plan_source"] == GUIDE_SOURCE and request.plan is not None:
         return  # nothing executes a guide, so it is no plan that could be wrong
-    if job["strategy"] != Strategy.PLAN and request.plan is None:
+    if Strategy(job["strategy"]).has_rounds and request.plan is None:
         raise Conflict(
             f"job {job['id']} has the strategy {job['strategy']}, which plans each round after those before: a "
             "fork of it needs a `plan`, whose steps take over what any of its rounds has done",

@@ -323,7 +323,7 @@ async def _checked(body: JobRequest, known: Mapping[str, ToolDefinition], limits
 def _respond(request: JobRequest) -> Respond:
     """Return what a job answers with; raises `InvalidRequest` where only a model can answer."""
     why = "an agent answers with its model" if request.agent is not None else None
-    if why is None and request.strategy not in (None, Strategy.PLAN):
+    if why is None and Strategy(request.strategy or Strategy.PLAN).has_rounds:
         why = f"the rounds of the strategy {request.strategy} end with the answer of a model"
     if why is None:
         return Respond(request.respond or (Respond.MODEL if request.plan is None else Respond.OUTPUT))
@@ -374,7 +374,7 @@ def _block(request: JobRequest, limits: Limits, tools: Mapping[str, ToolDefiniti
             if len(known.candidates(name)) != 1
         ]
         found += rule_defects(block, tools)
-        if request.strategy == Strategy.PLAN or (request.strategy is None and request.agent is None):
+        if not Strategy(request.strategy).has_rounds if request.strategy else request.agent is None:
             found += without_rounds(block)
     if block is None or found:
         raise block_refused(found)
@@ -444,7 +444,7 @@ def _to_agent(
     if found := [*unstorable_texts(body.with_), *input_defects(agent.document, body.action, body.with_)]:
         raise input_refused(agent.document, found)
     strategy = agent.strategy(default) if body.strategy is None else Strategy(body.strategy)
-    if asked is not None and strategy is Strategy.PLAN and (needless := without_rounds(asked)):
+    if asked is not None and not strategy.has_rounds and (needless := without_rounds(asked)):
         raise block_refused(needless)
     model = agent.model_or(assignment.model) if body.model is None else assignment.model
     return assignment.to_agent(name, agent, strategy, model, asked)

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from planq.shared.client.attachments import Attachment, with_attachments
 from planq.shared.client.wire import ApiRequest, Json
+from planq.shared.kernel.states import StrategyName
 
 UPLOAD_SECONDS = 300.0
 """How long the API may take for one read of a file of 200 MB and its storing."""
@@ -38,7 +39,7 @@ class JobFields(TypedDict, total=False):
     on_incomplete: Literal["accept", "continue", "fail"] | None
     model_settings: Mapping[str, Any] | None
     tools: Iterable[str] | None
-    strategy: Literal["plan", "loop", "react", "guided"] | None
+    strategy: StrategyName | None
     loop: Mapping[str, Any] | None
     priority: Literal["interactive", "bulk"] | None
     user: str | None

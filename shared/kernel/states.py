@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from pydantic_core.core_schema import CoreSchema
@@ -111,6 +111,29 @@ class Strategy(StrEnum):
     LOOP = "loop"  # `__planning__` is asked again, with the transcript, until it answers
     REACT = "react"  # each round is one turn of the model's own tool calls
     GUIDED = "guided"  # a planning call writes a guide first, then as `react`
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether the planner is asked again after each round, with what has failed in it."""
+        return self is not Strategy.PLAN
+
+    @property
+    def is_by_turns(self) -> bool:
+        """Whether rounds are turns of the model's own tool calls."""
+        return self in (Strategy.REACT, Strategy.GUIDED)
+
+    @property
+    def begins_with_guide(self) -> bool:
+        return self is Strategy.GUIDED
+
+    @property
+    def begins_with_plan(self) -> bool:
+        """Whether people are shown a plan, or a guide, with which the job begins."""
+        return self.begins_with_guide or not self.is_by_turns
+
+
+StrategyName = Literal["plan", "loop", "react", "guided"]
+"""The same for documents that are validated strictly, and for type checkers of clients."""
 
 
 class StopReason(StrEnum):

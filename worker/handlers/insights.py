@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from planq.shared.kernel.claims import StageClaim
-from planq.shared.kernel.states import Strategy
 from planq.shared.platform.computing import off_loop
 from planq.shared.subjects.conversations.history import CountTokens
 from planq.shared.subjects.insights.contract import InsightOffers
@@ -70,5 +69,4 @@ def _has_planner(claim: StageClaim) -> bool:
     """True where a model is about to plan: in `plan` and each round of `loop`, and for the guide of `guided`."""
     if claim.loop is not None and claim.loop.get("planner") is not None:
         return False
-    is_guide = claim.strategy is Strategy.GUIDED and claim.round == 0
-    return is_guide or claim.strategy in (Strategy.PLAN, Strategy.LOOP)
+    return claim.strategy.begins_with_plan and (claim.round == 0 or not claim.strategy.is_by_turns)

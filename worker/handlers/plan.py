@@ -31,7 +31,7 @@ from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.deferral import CallDeferred
 from planq.shared.kernel.job_store import ONE_ROUND, FollowUp, JobStore, TransitionResult
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.states import AfterSteps, OnFailure, Respond, Strategy
+from planq.shared.kernel.states import AfterSteps, OnFailure, Respond
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.platform.computing import INLINE_CHARS, off_loop
 from planq.shared.platform.errors import (
@@ -138,11 +138,11 @@ class PlanStage:
         except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
             return await self._recorder.end(claim, None, ErrorRecord.of(error), [])
         tools = await offered_tools(self._store, claim, job, known, background.tools)
-        if job is not None and not tools and claim.strategy is Strategy.PLAN:
+        if job is not None and not tools and not claim.strategy.has_rounds:
             return await self._answering.ask(claim, job, chain)
         job = None if job is None else job.knowing(tools)
         background, job = await self._advised(claim, background, job, tools)
-        if claim.strategy is not Strategy.PLAN:
+        if claim.strategy.has_rounds:
             return await self._rounds.carry_out(claim, job, background, ToolOffer(tools, known), chain)
         return await self._plan(_Planning(claim, chain, MODEL_SOURCE, job, background, guard), tools)
 
@@ -233,7 +233,7 @@ class PlanStage:
 def _follow_up(planning: _Planning, plan: Plan) -> FollowUp:
     """Return what follows a plan: where rounds go on after it, or it ends its job, there is something to plan."""
     claim = planning.claim
-    if claim.strategy is not Strategy.PLAN:
+    if claim.strategy.has_rounds:
         return further_round(claim)
     after = AfterSteps.RESPONDING if claim.respond is Respond.MODEL else AfterSteps.COMPLETED
     if plan.calls[-1].kind == "abort":

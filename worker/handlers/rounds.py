@@ -90,9 +90,6 @@ from planq.worker.models.planners import InstalledPlanners
 
 _log = logging.getLogger("planq.engine")
 
-_FORMS = {Strategy.LOOP: TurnForm.LOOP, Strategy.REACT: TurnForm.REACT, Strategy.GUIDED: TurnForm.REACT}
-
-
 _UNGUARDED = GuardLimits(1_000_000, 1_000_000, 1_000_000)
 
 _TRANSCRIPT_TOKENS = 50_000
@@ -501,7 +498,7 @@ def _begun(
         ask_of(claim, job, background),
         tools,
         job,
-        _FORMS[claim.strategy],
+        TurnForm.REACT if claim.strategy.is_by_turns else TurnForm.LOOP,
         block,
         offered.known,
         _guard(block),
@@ -539,7 +536,7 @@ def further_round(claim: StageClaim) -> FollowUp:
 
 
 def _needs_guide(work: _Round) -> bool:
-    is_first = work.claim.strategy is Strategy.GUIDED and work.claim.round == 0
+    is_first = work.claim.strategy.begins_with_guide and work.claim.round == 0
     return is_first and bool(work.tools) and work.block.planner is None
 
 

@@ -25,6 +25,8 @@ from planq.shared.platform.values.describe import excerpt
 AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
 """Names of agents stand in addresses, in the names of files and in plans."""
 
+_ONE_ROUND = (None, *(strategy for strategy in Strategy if not strategy.has_rounds))
+
 _Found = Iterator[Finding]
 
 
@@ -106,7 +108,7 @@ def _loop(document: Mapping[str, Any]) -> _Found:
     for path, message in defects:
         yield (*place, "loop", *path), message
     strategy = document.get("strategy") or (nested.get("strategy") if isinstance(nested, Mapping) else None)
-    if block is not None and strategy in (None, Strategy.PLAN) and (fields := block.of_loops_alone()):
+    if block is not None and strategy in _ONE_ROUND and (fields := block.of_loops_alone()):
         needed = f"{', '.join(fields)}: only a job with rounds has these; add strategy: loop, or strategy: react"
         yield (*place, "loop"), needed
 

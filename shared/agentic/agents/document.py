@@ -38,6 +38,7 @@ from planq.shared.agentic.models.names import OFFLINE
 from planq.shared.agentic.rounds.block import LoopBlock, parse_block
 from planq.shared.agentic.source import DocumentSource, read_source
 from planq.shared.agentic.tools.names import NameIndex
+from planq.shared.kernel.states import StrategyName
 from planq.shared.platform.errors import InvalidRequest
 from planq.shared.platform.values.defects import Defect
 from planq.shared.platform.values.describe import excerpt, sentence_list
@@ -135,7 +136,7 @@ class AgentDocument(BaseModel):
     routing_enabled: bool = True
     routing_max_turns: _Positive = 20
     observation_mode: str = "sync"
-    strategy: Literal["plan", "loop", "react", "guided"] | None = None
+    strategy: StrategyName | None = None
     loop: dict[str, Any] | None = None
 
     _source: dict[str, Any] = PrivateAttr(default_factory=dict)

@@ -29,7 +29,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from planq.shared.agentic.plan.document import WHOLE
-from planq.shared.agentic.rounds.ending import BY_TURNS
 from planq.shared.agentic.rounds.expressions import expression_defect, template_defects
 from planq.shared.agentic.schema.schemas import MAX_DEPTH
 from planq.shared.agentic.source import DocumentPath, Finding, pointer
@@ -179,7 +178,7 @@ class LoopBlock(BaseModel):
     def lowered(self, limits: Limits, strategy: Strategy = Strategy.LOOP) -> Limits:
         """Return the job's limits with the block's own, where these are lower."""
         own = self._bounds()
-        if strategy in BY_TURNS and self.timeout_seconds is not None:
+        if strategy.is_by_turns and self.timeout_seconds is not None:
             own["plan_timeout_seconds"] = self.timeout_seconds  # which bounds all its turns
         return limits.lowered({name: min(bound, getattr(limits, name)) for name, bound in own.items()})
 

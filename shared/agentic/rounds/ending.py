@@ -10,9 +10,6 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import StopReason, Strategy
 
-BY_TURNS = frozenset({Strategy.REACT, Strategy.GUIDED})
-"""The strategies whose rounds are turns of the model's own tool calls."""
-
 
 def limit_reached(
     strategy: Strategy, rounds: Sequence[RoundRecord], limits: Limits, time_left: timedelta | None
@@ -26,7 +23,7 @@ def limit_reached(
     if time_left is not None and time_left <= timedelta(0):
         return StopReason.TIMEOUT
     planned = planned_rounds(rounds)
-    if strategy in BY_TURNS and planned >= limits.max_tool_steps:
+    if strategy.is_by_turns and planned >= limits.max_tool_steps:
         return StopReason.MAX_TOOL_STEPS
     return StopReason.MAX_ROUNDS if planned >= limits.max_rounds else None
 
@@ -38,17 +35,17 @@ def planned_rounds(rounds: Sequence[RoundRecord]) -> int:
 
 def rounds_left(strategy: Strategy, rounds: Sequence[RoundRecord], limits: Limits) -> int:
     """Return how many rounds may still be planned, the present one counted."""
-    most = min(limits.max_rounds, limits.max_tool_steps) if strategy in BY_TURNS else limits.max_rounds
+    most = min(limits.max_rounds, limits.max_tool_steps) if strategy.is_by_turns else limits.max_rounds
     return max(most - planned_rounds(rounds), 0)
 
 
 def time_for_steps(strategy: Strategy, limits: Limits) -> float:
     """Return the seconds that the steps of all rounds have, from the acceptance of the job's first plan."""
-    if strategy is Strategy.LOOP:
-        return limits.loop_timeout_seconds
-    if strategy in BY_TURNS:
+    if not strategy.has_rounds:
+        return limits.plan_timeout_seconds
+    if strategy.is_by_turns:
         return min(limits.plan_timeout_seconds, limits.loop_timeout_seconds)
-    return limits.plan_timeout_seconds
+    return limits.loop_timeout_seconds
 
 
 def abort_reason(rounds: Sequence[RoundRecord]) -> str | None:

@@ -218,7 +218,7 @@ class PostgresJobStore:
     ) -> bool:
         end = JobEnd(status, answer, error, output, chained, messages, stop_reason)
         self._rounds.drop(claim.job_id)
-        return await self._ending.do(BatchItem.of({**stage_fence(claim, calls), **end_fields(end)}, claim))
+        return await self._end(claim, calls, end_fields(end))
 
     async def keep_end(
         self,
@@ -233,8 +233,11 @@ class PostgresJobStore:
         return await self.retry_stage(claim, error, delay, tried, calls, kept=kept)
 
     async def end_kept(self, claim: StageClaim) -> bool:
-        kept = json.loads(claim.kept or "{}")
-        return await self._ending.do(BatchItem.of({**stage_fence(claim, ()), **kept}, claim))
+        return await self._end(claim, (), json.loads(claim.kept or "{}"))
+
+    async def _end(self, claim: StageClaim, calls: Sequence[ModelCall], end: Mapping[str, Any]) -> bool:
+        item = {**stage_fence(claim, calls), "has_rounds": claim.strategy.has_rounds, **end}
+        return await self._ending.do(BatchItem.of(item, claim))
 
     async def chain_tool(
         self,

@@ -19,7 +19,7 @@ from planq.shared.agentic.turns.messages import Policy
 from planq.shared.kernel.budget import read_budget
 from planq.shared.kernel.limits import Limits, read_tenant_limits
 from planq.shared.kernel.questions import MAX_OPEN_QUESTIONS
-from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.states import Strategy, StrategyName
 from planq.shared.platform.errors import InvalidRequest, capped
 from planq.shared.platform.values.defects import body_refused, defects_of_fields
 from planq.shared.platform.values.pointers import to_pointer
@@ -79,7 +79,7 @@ class TenantConfig(BaseModel):
     planning_enabled: bool = Field(
         default=True, description="Messages become jobs of the strategy `guided`; off, of `react`."
     )
-    strategy: Literal["plan", "loop", "react", "guided"] | None = Field(
+    strategy: StrategyName | None = Field(
         default=None, description="The strategy of jobs of messages, whatever `planning_enabled` says."
     )
     max_tool_steps: Annotated[int, Field(ge=1, le=1_000), WHOLE] = Field(

@@ -26,7 +26,7 @@ from planq.shared.kernel.questions import (
 )
 from planq.shared.kernel.retry import WAITED, StageTries
 from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.states import JobStatus, Outcome, Respond, Settlement, StepStatus, Strategy
+from planq.shared.kernel.states import JobStatus, Outcome, Respond, Settlement, StepStatus
 from planq.shared.kernel.steps import PlannedStep, StepResult
 from planq.shared.kernel.usage import ModelCall
 from planq.shared.platform.errors import AnswerIncomplete, ErrorRecord, InternalFault
@@ -287,7 +287,7 @@ class MemoryStore:
         self.calls += calls
         error = error or self.incomplete
         failure = None if error is None else error.to_json()
-        if failure is None and claim.strategy is Strategy.PLAN and (self.state.job.failed_steps or claim.round):
+        if failure is None and not claim.strategy.has_rounds and (self.state.job.failed_steps or claim.round):
             failure = self._first_failure()
         self._end(failure)
         return True

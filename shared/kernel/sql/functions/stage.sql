@@ -12,7 +12,7 @@
 
 -- AnswerGiven, StageFailed, many times: nothing stays paused or asked. A job that has completed keeps the error of the first
 -- step that failed for good. Items: {n, job, attempt, status, answer, error,
--- calls} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
+-- calls, has_rounds} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
 -- nulls keep what is stored and `messages` lists {kind, call_id, name, content, is_preview}. JSON comes as texts that hold it.
 -- `made` lists the files of the calls, for planq_add_made. Returns rows (n) of those that applied; the caller notifies
 -- whoever waits for these jobs, after the commit.
@@ -29,7 +29,7 @@ BEGIN
         n int, job uuid, attempt int, status text, answer text, error text, calls text, spent_calls int,
         spent_input bigint, spent_output bigint, spent_read bigint, spent_write bigint, spent_usd numeric, output text,
         chained text, messages json, made json,
-        stop_reason text
+        stop_reason text, has_rounds boolean
     ) LOOP
         UPDATE jobs SET
             status = i.status, answer = i.answer, stage_worker = NULL, deadline = NULL,
@@ -37,7 +37,7 @@ BEGIN
             -- An answer that was cut off before its last steps stays so. What failed of a plan is not forgotten for the answer, nor for the chained tool after it. Of further rounds the
             -- planner was told.
             error = CASE WHEN i.error IS NOT NULL THEN i.error::json WHEN incomplete IS NOT NULL THEN incomplete
-                WHEN strategy = 'plan' AND (failed_steps > 0 OR round > 0) THEN planq_first_failure(id) END,
+                WHEN NOT i.has_rounds AND (failed_steps > 0 OR round > 0) THEN planq_first_failure(id) END,
             output = coalesce(i.output::json, output), chained = coalesce(i.chained::json, chained),
             stop_reason = coalesce(i.stop_reason, stop_reason),
             model_calls = model_calls + coalesce(i.spent_calls, 0),
