@@ -126,8 +126,8 @@ def _check_schema(settings: Settings) -> None:
 
     A database that does not answer yet is only reported.
     """
+    from planq.shared.kernel.schema_version import require_schema
     from planq.shared.platform.errors import DatabaseUnavailable
-    from planq.shared.platform.schema_version import require_schema
     from planq.shared.subjects.tenants.secrets import require_master_keys
 
     try:

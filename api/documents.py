@@ -8,12 +8,14 @@ from typing import Any
 from uuid import UUID
 
 from planq.api.http.prefix import below_prefix
+from planq.api.schemas import JobSummary
 from planq.shared.agentic.agents.document import read_agent
 from planq.shared.agentic.agents.warnings import DocumentWarning, job_warning
 from planq.shared.agentic.models.ending import incomplete_of
 from planq.shared.agentic.rounds.guard import CALLER_SOURCE
 from planq.shared.kernel.states import Effect, JobStatus, Outcome, Respond, StepStatus
 from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.submission import COLUMNS, Submission
 from planq.shared.platform.database import Row, shown_time
 from planq.shared.platform.errors import AGENT_TIMEOUTS, TimedOut
 from planq.shared.platform.values.decoding import decode_stored
@@ -56,8 +58,11 @@ def _document(row: Row, steps: Sequence[_Document]) -> _Document:
 
 
 def _parts(row: Row) -> list[_Document]:
-    stored = row["parts"]
-    return [part.document() for part in parts_of(decode_stored(stored) if isinstance(stored, str) else stored)]
+    return [part.document() for part in parts_of(_decoded(row["parts"]))]
+
+
+def _decoded(stored: Any) -> Any:
+    return decode_stored(stored.body) if isinstance(stored, JsonText) else stored
 
 
 def _last_output(row: Row, steps: Sequence[_Document]) -> Any:
@@ -134,7 +139,7 @@ def _agent_error(stored: Any) -> Any:
     """Return the error of an agent's job as its caller sees it, with the job's own code as `cause`."""
     if stored is None:
         return None
-    error = decode_stored(stored.body) if isinstance(stored, JsonText) else stored
+    error = _decoded(stored)
     if (code := error["code"]) not in AGENT_TIMEOUTS or code == TimedOut.code:
         return stored
     return {**error, "code": TimedOut.code, "details": {**(error.get("details") or {}), "cause": code}}
@@ -165,27 +170,15 @@ _OF_AN_EXECUTION = (
 def _incomplete(row: Row) -> _Document | None:
     if row["outcome"] != Outcome.INCOMPLETE:
         return None
-    error = row["error"]
-    return incomplete_of(decode_stored(error.body) if isinstance(error, JsonText) else error)
+    return incomplete_of(_decoded(row["error"]))
 
 
 def job_summary(row: Row) -> _Document:
+    """Return a `JobSummary`: a field that is not named here is the column of its name, as it is stored."""
     cost = row["cost_usd"]
-    return {
+    made = {
         "id": str(row["id"]),
-        "status": row["status"],
-        "outcome": row["outcome"],
         "incomplete": _incomplete(row),
-        "strategy": row["strategy"],
-        "priority": row["priority"],
-        "respond": row["respond"],
-        "round": row["round"],
-        "stop_reason": row["stop_reason"],
-        "input": row["input"],
-        "answer": row["answer"],
-        "preview": row["preview"],
-        "error": row["error"],
-        "model_calls": row["model_calls"],
         "usage": {
             "input_tokens": row["input_tokens"],
             "output_tokens": row["output_tokens"],
@@ -200,18 +193,18 @@ def job_summary(row: Row) -> _Document:
         "expires_at": shown_time(row["expires_at"]) if _time_runs_out(row) else None,
         "forked_from": shown_id(row["forked_from"]),
         "user": row["user_id"] or None,
-        "metadata": row["metadata"],
         "agent": (
             None if row["agent_name"] is None else {"name": row["agent_name"], "version": row["agent_version"]}
         ),
         "parent": _parent(row),
-        "depth": row["depth"],
         "conversation_id": shown_id(row["conversation_id"]),
         "batch_id": shown_id(row["batch_id"]),
-        "batch_line": row["batch_line"],
-        "custom_id": row["custom_id"],
         "open_questions": row["open_questions"] or [],
     }
+    return {name: made[name] if name in made else row[name] for name in _OF_A_SUMMARY}
+
+
+_OF_A_SUMMARY = tuple(JobSummary.model_fields)
 
 
 def artifact_record(row: Row) -> _Document:
@@ -245,23 +238,12 @@ def _parent(row: Row) -> _Document | None:
 def new_job_document(submission: Submission, created_at: datetime) -> _Document:
     """Return the `JobDocument` of a job that has just been stored, without reading it back."""
     row: dict[str, Any] = {
-        "id": submission.id,
+        **{column: getattr(submission, name) for name, column in COLUMNS.items()},
         "status": JobStatus.QUEUED.value,
-        "strategy": submission.strategy.value,
-        "priority": submission.priority.value,
-        "respond": submission.respond.value,
-        "input": submission.input,
-        "model_settings": submission.model_settings,
-        "parts": submission.parts,
-        "user_id": submission.user_id,
-        "metadata": submission.metadata,
         "plan_source": None if submission.plan is None else CALLER_SOURCE,
         "plan_body": submission.plan,
         "created_at": created_at,
         "expires_at": created_at + submission.expires_in,
-        "forked_from": submission.forked_from,
-        "agent_name": submission.agent,
-        "agent_version": submission.agent_version,
         "budget": submission.budget and {**submission.budget, "used": _NOTHING_USED},
     }
     return _document({**_NOTHING_YET, **row}, [])

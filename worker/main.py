@@ -27,10 +27,10 @@ from planq.shared.broker.celery_config import is_redis, known_queue
 from planq.shared.broker.transport import Reserve
 from planq.shared.failpoints import Failpoints
 from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.schema_version import require_schema
 from planq.shared.kernel.states import Lane, Priority, WakeQueue, wake_queues
 from planq.shared.platform.beats import Beats
 from planq.shared.platform.redact import without_password
-from planq.shared.platform.schema_version import require_schema
 from planq.shared.settings.settings import VERSION
 from planq.shared.subjects.moments.knowledge import PostgresKnowledge
 from planq.shared.subjects.moments.store import PostgresMemory

@@ -25,6 +25,7 @@ from planq.shared.agentic.models.own_prices import OwnPrice
 from planq.shared.agentic.models.prices import price_of
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.budget import Price
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import ErrorRecord, InvalidRequest, PlanqError, Unavailable, capped
 from planq.shared.platform.timers import every, woken_by

@@ -42,6 +42,7 @@ from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import Addressee
 from planq.shared.kernel.states import AskedOf, ElicitationKind, JobStatus, StepStatus
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform import errors
 from planq.shared.platform.database import Row, shown_time
 from planq.shared.platform.errors import Conflict, NotFound

@@ -42,6 +42,7 @@ from planq.shared.kernel.states import (
     Strategy,
 )
 from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.submission import CARRIED, Submission
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
@@ -95,30 +96,17 @@ def carried(job: Row, present: Limits) -> Submission:
     """
     kept = Limits.from_json(job["limits"])
     is_root = job["conversation_id"] is None and job["parent_job_id"] is None
+    same: dict[str, Any] = {name: job[column] for name, column in CARRIED.items()}
     return Submission(
-        id=new_id(),
-        tenant_id=job["tenant_id"],
-        input=job["input"],
-        strategy=Strategy(job["strategy"]),
-        priority=Priority(job["priority"]),
-        respond=Respond(job["respond"]),
-        on_incomplete=job["on_incomplete"],
-        model_settings=job["model_settings"],
-        model=job["model"],
-        limits=replace(kept, **{name: min(own, getattr(present, name)) for name, own in asdict(kept).items()}),
-        budget=job["budget"],
-        tools=job["tools"],
-        metadata=job["metadata"],
-        user_id=job["user_id"],
-        agent=job["agent_name"],
-        agent_version=job["agent_version"],
-        skill_versions=job["skill_versions"],
-        action=job["action"],
-        with_=job["with_input"],
-        loop=job["loop_block"],
-        parts=job["parts"],
-        callback_url=job["callback_url"],
-        is_task=job["in_message_flow"] and is_root,
+        **same
+        | {
+            "id": new_id(),
+            "strategy": Strategy(job["strategy"]),
+            "priority": Priority(job["priority"]),
+            "respond": Respond(job["respond"]),
+            "limits": replace(kept, **{name: min(own, getattr(present, name)) for name, own in asdict(kept).items()}),
+            "is_task": job["in_message_flow"] and is_root,
+        }
     )
 
 

@@ -39,6 +39,7 @@ from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Respond, Strategy
+from planq.shared.kernel.submission import COLUMNS, Submission
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
@@ -61,6 +62,14 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 # W3C Trace Context, Level 1, section 3.2: version, trace-id, parent-id, flags; zero ids and version ff are invalid.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+
+
+_CHECKED = {
+    *("input", "strategy", "plan", "respond", "model", "model_settings", "tools", "limits", "agent", "with_"),
+    *("priority", "loop", "callback_url"),
+}
+_AS_SENT = (COLUMNS.keys() & JobRequest.model_fields.keys()) - _CHECKED
+"""Fields of a request whose types say all that is checked of them: their job has them as they were sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +149,17 @@ class JobBuilder:
             input=text,
             parts=parts,
             respond=respond,
-            on_incomplete=body.on_incomplete,
             model_settings=_model_settings(body),
             priority=Priority(body.priority or Priority.INTERACTIVE),
             budget=budget,
             plan=plan,
             tools=tools,
-            metadata=body.metadata,
             user_id=body.user or "",
-            action=body.action,
             with_=context if agent is None else body.with_,
             callback_url=callback_url,
             is_task=is_task,
             history_of=history_of,
+            **{name: getattr(body, name) for name in _AS_SENT},
             **assignment._asdict(),
             **given,
         )

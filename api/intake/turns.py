@@ -12,6 +12,7 @@ from planq.api.intake.messages import Messages
 from planq.api.intake.submission import Submissions, SubmittedJob
 from planq.api.schemas import JobRequest
 from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Row
 from planq.shared.subjects.conversations.store import Arrival, Inbound
 from planq.shared.subjects.jobs.store import Submission

@@ -19,8 +19,8 @@ def with_database(use: Callable[[Database], Awaitable[T]], *, statement_seconds:
 
     Raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours.
     """
+    from planq.shared.kernel.schema_version import require_schema
     from planq.shared.platform.database import Database
-    from planq.shared.platform.schema_version import require_schema
 
     settings = database_settings()
     url = settings.require_database()

@@ -258,7 +258,7 @@ def _unseen(names: Iterable[str], lacking: str) -> Iterator[CheckResult]:
 def _database(settings: Settings) -> CheckResult:
     import psycopg
 
-    from planq.shared.platform.schema_version import corrections, server_connection, wrong_settings
+    from planq.shared.kernel.schema_version import corrections, server_connection, wrong_settings
 
     try:
         if not settings.database_url:
@@ -281,7 +281,7 @@ def _database(settings: Settings) -> CheckResult:
 
 
 def _schema(settings: Settings) -> CheckResult:
-    from planq.shared.platform.schema_version import current, needed
+    from planq.shared.kernel.schema_version import current, needed
 
     try:
         have = current(settings.require_database(), settings.pooled_schema)

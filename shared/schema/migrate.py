@@ -16,8 +16,8 @@ from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from planq.shared.kernel.schema_version import current, definitions, digest, needed, refuse_foreign
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
-from planq.shared.platform.schema_version import current, definitions, digest, needed, refuse_foreign
 
 _HERE = Path(__file__).parent / "migrations"
 _LOCK = "planq.migrate"

@@ -8,6 +8,7 @@ from uuid import UUID
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.subjects.agents.store import DocumentStore
 from planq.shared.subjects.jobs.store import Submission

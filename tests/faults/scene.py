@@ -24,6 +24,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.subjects.jobs.store import Submission
 from tests.support.callers import Caller

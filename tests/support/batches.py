@@ -13,6 +13,7 @@ from psycopg.types.json import Json
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import query
 from planq.shared.subjects.jobs.store import Submission, submission_values
 

@@ -12,6 +12,7 @@ from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.platform.database import Database
 from planq.shared.subjects.jobs.store import Submission

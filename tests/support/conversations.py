@@ -8,6 +8,7 @@ from uuid import UUID
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
 from planq.shared.subjects.conversations.store import ConversationStore, Inbound, InboundResult
 from planq.shared.subjects.jobs.store import Submission

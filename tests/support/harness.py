@@ -37,6 +37,7 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import OWN_LANES, Lane, Priority, Strategy, WakeQueue
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.kernel.wakes import AnyWake, PlanWake, StepsWake, StepWake, Wake
 from planq.shared.platform.database import Database

@@ -35,6 +35,7 @@ from planq.shared.kernel.states import (
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.sweep import DueTimer, ExpiredJob, ExpiredPlan, MissedTool
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord

@@ -93,15 +93,12 @@ CREATE TYPE planq_message AS (
 -- functions that take JSON apart refuse \u0000, but for what we have made ourselves. It expires `expires_seconds` after the time
 -- at which it is to begin, or at which it was paused. It is shown the conversation `history_of`, or what `history` says. One
 -- that `is_task` came by the message flow. Its first event says its `origin`, where that is more than a fork or a conversation.
--- A child job names its parent's step.
+-- A child job names its parent's step. The fields of its request are those of `Submission` (shared/kernel/submission.py), which
+-- also writes the other lists that begin with a colon.
 CREATE TYPE planq_new_job AS (
-    id uuid, tenant_id text, strategy text, model text, limits text, tools text[], metadata text, input text,
-    parts text, user_id text, trace_id text, idempotency_key text, request_hash text, plan text, plan_source text, reuse text,
-    expires_seconds float8, paused_at timestamptz, forked_from uuid, agent_name text, agent_version int,
-    skill_versions int[], action text, with_input text, budget text, loop_block text, priority text, callback_url text,
-    batch_id uuid, batch_line int, is_task boolean, respond text, history_of uuid, history json, origin json,
-    parent_job_id uuid, parent_round int, parent_step_index int, child_position int, child_key text, root_job_id uuid,
-    depth int, on_incomplete text, model_settings text
+    :new_job_types, plan_source text, expires_seconds float8, paused_at timestamptz, batch_id uuid, batch_line int,
+    history json, origin json, parent_job_id uuid, parent_round int, parent_step_index int, child_position int, child_key text,
+    root_job_id uuid, depth int
 );
 
 -- What whoever fires a schedule has looked up for its job, and the id of its message where that is a turn.

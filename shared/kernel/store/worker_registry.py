@@ -14,6 +14,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.schema_version import digest
 from planq.shared.kernel.states import (
     STAGES,
     Effect,
@@ -44,7 +45,6 @@ from planq.shared.kernel.sweep import (
 from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
 from planq.shared.platform.database import QUERIES, Database, Row, as_json, json_text, record
 from planq.shared.platform.errors import ErrorRecord
-from planq.shared.platform.schema_version import digest
 
 
 class WorkerRegistry:

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.kernel.states import Priority
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database, Row, json_text, stored_text
 from planq.shared.platform.errors import Conflict, ErrorRecord
 from planq.shared.subjects.batches.estimate import Estimate

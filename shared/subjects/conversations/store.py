@@ -21,6 +21,7 @@ from planq.shared.kernel.questions import ContinueStep, ElicitationAnswer, after
 from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
 from planq.shared.kernel.store.codec import after_answer_fields
 from planq.shared.kernel.store.ends import serve_ends
+from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database, Row, json_text, stored_text

@@ -14,6 +14,7 @@ from uuid import UUID
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database, Row, json_text
 from planq.shared.platform.errors import storable
 from planq.shared.platform.redact import redacted

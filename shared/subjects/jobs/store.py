@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Self
@@ -22,72 +22,20 @@ from planq.shared.kernel.states import (
     AskedOf,
     ElicitationStatus,
     JobStatus,
-    Priority,
-    Respond,
     Settlement,
     StepStatus,
-    Strategy,
 )
 from planq.shared.kernel.store.codec import outcome_fields, requested_wakes
 from planq.shared.kernel.store.ends import wakes_of_end
+from planq.shared.kernel.submission import COLUMNS, Submission
 from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database, Row, json_text, sql_fields
 from planq.shared.platform.errors import Conflict, ErrorRecord, NotAsked, NotFound, storable
-from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.jobs.views import JobView, ViewLook, summaries, view_batcher
 
 _BYTES_OF_AN_ITEM = 64 * 1024
 """A plan that is longer counts as several jobs of a batch, so that a batch stays small enough for one statement."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A request that has been checked and may become a job.
-
-    In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`. An `agent`
-    is pinned to the version that is named here, and so are the skills that its document lists, in their order. The
-    `budget` is that of the whole tree of jobs (`shared/kernel/budget.py`), `loop` the job's own loop
-    block. One that `is_task` comes by `POST /tasks`. One with `history_of` is shown that conversation, and
-    is no turn of it. `model_settings` is an `AgentCallSettings` as JSON. `parts` are the images, files and audio
-    beside `input`, each as `Part.to_json` returns it.
-    """
-
-    id: UUID
-    tenant_id: str
-    input: str
-    strategy: Strategy
-    model: str
-    limits: Limits
-    plan: Mapping[str, Any] | JsonText | None = None
-    tools: Sequence[str] | None = None
-    metadata: Mapping[str, Any] | None = None
-    user_id: str = ""
-    trace_id: str = ""
-    idempotency_key: str | None = None
-    request_hash: str | None = None
-    forked_from: UUID | None = None
-    reuse: Mapping[int, int] | None = None
-    agent: str | None = None
-    agent_version: int | None = None
-    skill_versions: Sequence[int] | None = None
-    action: str | None = None
-    with_: Mapping[str, Any] | None = None
-    budget: Mapping[str, Any] | None = None
-    loop: Mapping[str, Any] | None = None
-    priority: Priority = Priority.INTERACTIVE
-    respond: Respond = Respond.MODEL
-    on_incomplete: str | None = None
-    model_settings: Mapping[str, Any] | None = None
-    callback_url: str | None = None
-    is_task: bool = False
-    history_of: UUID | None = None
-    parts: Any = None
-
-    @property
-    def expires_in(self) -> timedelta:
-        """How long after its creation the job is given up unless a worker begins it."""
-        return timedelta(seconds=min(self.limits.queue_timeout_seconds, self.limits.job_timeout_seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,11 +361,9 @@ class RequestStore:
         return row
 
 
-_COLUMNS = {"agent": "agent_name", "with_": "with_input", "loop": "loop_block"}
-
-
 def submission_values(submission: Submission) -> dict[str, Any]:
-    fields = {_COLUMNS.get(name, name): value for name, value in sql_fields(submission).items()}
+    """Return a job as an item of `planq_submit_jobs`."""
+    fields = {COLUMNS.get(name, name): value for name, value in sql_fields(submission).items()}
     seconds = submission.expires_in.total_seconds()
     return {**fields, "limits": _limits_text(submission.limits), "expires_seconds": seconds}
 

@@ -18,6 +18,7 @@ from planq.shared.agentic.agents.warnings import JOB_WARNINGS
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
 from planq.shared.kernel.store.codec import CalledArguments, array_text, known_output
+from planq.shared.kernel.submission import json_columns
 from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database
 from planq.shared.platform.values.decoding import decode_stored
@@ -35,17 +36,7 @@ _FEW_STEPS = 100
 _ANY_STEPS = 2**31 - 1
 
 _ENDED = array_text(TERMINAL_JOB)
-_RAW = (
-    "error",
-    "metadata",
-    "plan_body",
-    "plan_errors",
-    "output",
-    "chained",
-    "budget",
-    "open_questions",
-    "model_settings",
-)
+_RAW = (*json_columns(), "error", "plan_body", "plan_errors", "output", "chained", "budget", "open_questions")
 _TIMES = ("started_at", "finished_at", "tool_away_since")
 _WARNINGS = array_text(JOB_WARNINGS)
 

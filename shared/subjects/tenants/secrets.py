@@ -11,10 +11,10 @@ from uuid import UUID
 
 import psycopg
 
+from planq.shared.kernel.schema_version import server_connection
 from planq.shared.platform.database import Database, query, shown_time
 from planq.shared.platform.errors import Conflict, DatabaseUnavailable, Misconfigured, NotFound
 from planq.shared.platform.refreshing_cache import RefreshingCache
-from planq.shared.platform.schema_version import server_connection
 from planq.shared.platform.values.decoding import decode
 from planq.shared.platform.values.encoding import encode
 from planq.shared.subjects.tenants.directory import no_tenant

@@ -17,14 +17,12 @@ from planq.shared.agentic.plan.document import Plan
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.rounds.block import LoopBlock, merged
 from planq.shared.client.requests import JobFields
-from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import JobStatus, Strategy
+from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.tables import Job
 from planq.shared.platform.database import Database
 from planq.shared.settings.settings import Settings
-from planq.shared.subjects.jobs.store import Submission, submission_values
 from tests.integration.api import control
 from tests.integration.api.conftest import Api
 from tests.integration.api.test_pages import post, visit
@@ -260,16 +258,6 @@ def test_a_child_job_is_not_run_again(api: Api) -> None:
     with visit(api) as browser:
         refused = post(browser, f"/ui/jobs/{child.id}/again", {})
     assert (refused.status_code, f"is a child of job {parent.id}" in refused.text) == (409, True)
-
-
-def test_each_field_of_a_submission_is_one_of_a_new_job_in_the_database(api: Api) -> None:
-    """JSON names that the type does not have are passed over in silence."""
-    values = submission_values(Submission(new_id(), "t", "", Strategy.PLAN, "m", Limits()))
-    typed = api.jobs.execute(
-        "SELECT attname FROM pg_attribute WHERE attrelid = 'planq_new_job'::regclass AND attnum > 0"
-    )
-    every = {*values, *(field for field in Submission.__slots__ if field not in ("agent", "with_", "loop"))}
-    assert every <= {row["attname"] for row in typed}
 
 
 @pytest.mark.parametrize("name", LoopBlock.model_fields)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from planq.api.cli import runtime
-from planq.shared.platform import schema_version as schema
+from planq.shared.kernel import schema_version as schema
 from tests.support.living import command_line
 from tests.support.ports import free_port
 from tests.support.tiers import rare

@@ -5,7 +5,7 @@ from __future__ import annotations
 import kombu
 import psycopg
 
-from planq.shared.platform.schema_version import current, needed
+from planq.shared.kernel.schema_version import current, needed
 from tests.support.servers import TestPostgres
 
 

@@ -17,6 +17,7 @@ from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus, Lane, Respond, Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.jobs.store import Submission
 from planq.worker.engine import Sweeper

@@ -16,6 +16,7 @@ from planq.shared.agentic.models.own_prices import OwnPrice
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.subjects.batches.provider_store import ProviderBatches
 from planq.shared.subjects.batches.states import Discount

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from planq.deploy.local.child import has_exited
-from planq.shared.platform import schema_version as schema
+from planq.shared.kernel import schema_version as schema
 from tests.integration.operations.conftest import Site
 from tests.support.stack import ROOT, refused_start
 from tests.support.waiting import eventually

@@ -18,6 +18,7 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, OnFailure, Settlement, StepStatus, Strategy
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake, StepWake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, InternalFault

@@ -18,6 +18,7 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus, Strategy
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database, as_json
 from planq.shared.platform.errors import Conflict, ErrorRecord, NotFound
 from planq.shared.subjects.jobs.store import RequestStore, Submission

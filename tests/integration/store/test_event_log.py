@@ -11,6 +11,7 @@ import psycopg
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
 from planq.shared.subjects.events.store import EventLog, LoggedEvent
 from planq.shared.subjects.jobs.store import Submission

@@ -24,6 +24,7 @@ from planq.shared.kernel.questions import Elicitation
 from planq.shared.kernel.states import ElicitationKind, JobStatus, Lane, Strategy
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform import database as database_module
 from planq.shared.platform.database import Database, as_json
 from planq.shared.platform.errors import Conflict, ErrorRecord, NotFound, TooManyQuestions

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel import schema_version as schema
 from planq.shared.kernel.states import JoinPolicy
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.shared.platform import schema_version as schema
 from planq.shared.platform.database import Database, query
 from planq.testing.model.events import StepClaimed, StepDelegated, StepSucceeded
 from tests.support.batches import admitted, item, stored_batch

@@ -11,6 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 from sqlmodel import SQLModel
 
+from planq.shared.kernel import schema_version as schema
 from planq.shared.kernel.states import (
     IDLE_STEP,
     RUNNING_STEP,
@@ -20,7 +21,6 @@ from planq.shared.kernel.states import (
     JobStatus,
     StepStatus,
 )
-from planq.shared.platform import schema_version as schema
 from planq.shared.platform.database import named, query
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
 from planq.shared.platform.sql_files import SHARED, is_query, sql_files

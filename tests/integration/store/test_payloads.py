@@ -16,6 +16,7 @@ import pytest
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database, json_text
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured, StorageUnavailable
 from planq.shared.subjects.jobs.store import Submission, submission_values

@@ -16,6 +16,7 @@ import pytest
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Strategy
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database, query
 from planq.shared.platform.errors import Conflict, NotFound
 from planq.shared.subjects.jobs.store import RequestStore, Submission

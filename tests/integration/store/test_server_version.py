@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from planq.shared.kernel.ids import unix_ms_of
+from planq.shared.kernel.schema_version import require_server
 from planq.shared.platform.errors import Misconfigured
-from planq.shared.platform.schema_version import require_server
 
 
 def test_ids_that_the_database_makes_are_uuids_of_version_7(database_url: str) -> None:

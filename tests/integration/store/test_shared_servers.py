@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from planq.deploy.cli.main import create_app
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.platform import schema_version as schema
+from planq.shared.kernel import schema_version as schema
 from planq.shared.platform.database_url import in_schema
 from planq.shared.platform.errors import Misconfigured
 from planq.shared.schema import migrate

@@ -17,6 +17,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.store.codec import array_text
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import Conflict, NotFound
 from planq.shared.platform.values.encoding import JsonText

@@ -23,6 +23,7 @@ from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, NotFound
 from planq.shared.platform.values.decoding import decode_stored

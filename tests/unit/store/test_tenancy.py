@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import Uuid
 from sqlmodel import SQLModel
 
+from planq.shared.kernel.schema_version import with_lists
 from planq.shared.platform.database import named
 from planq.shared.platform.sql_files import SHARED, is_query, sql_files
 from planq.shared.schema import tables
@@ -180,7 +181,11 @@ def _queries() -> Mapping[str, str]:
 def _functions() -> Mapping[str, tuple[str, str]]:
     """Return the bodies of the functions and the names of their files, by name."""
     files = [file for file in sql_files() if not is_query(file)]
-    return {name: (_room(file), body) for file in files for name, body in functions(file.read_text("utf-8")).items()}
+    return {
+        name: (_room(file), body)
+        for file in files
+        for name, body in functions(with_lists(file.read_text("utf-8"))).items()
+    }
 
 
 def _room(file: Path) -> str:

@@ -75,11 +75,10 @@ BEGIN
                g.position AS child_position, g.key AS child_key, coalesce(j.root_job_id, j.id) AS root_job_id,
                j.depth + (g.agent IS NOT NULL)::int AS depth, coalesce(g.strategy, 'plan') AS strategy,
                coalesce(g.model, j.model) AS model, planq_child_limits(j.limits, g.life)::text AS limits, g.input,
-               j.user_id, j.trace_id, g.plan, g.plan_source, g.life AS expires_seconds, j.paused_at,
+               :inherited_values, g.plan, g.plan_source, g.life AS expires_seconds, j.paused_at,
                g.error IS NULL AND row_number() OVER (PARTITION BY g.error IS NULL ORDER BY g.position) > p_most AS is_held,
                g.agent AS agent_name, g.version AS agent_version, g.pinned AS skill_versions, g.action,
-               g.with_ AS with_input, j.budget::text AS budget, g.loop_block::text AS loop_block, j.priority,
-               j.in_message_flow AS is_task,
+               g.with_ AS with_input, g.loop_block::text AS loop_block, j.in_message_flow AS is_task,
                CASE WHEN g.history IS NOT NULL THEN planq_history_of_child(j, g.history) END AS history,
                json_build_object('parent_job_id', j.id, 'step_index', p_index, 'position', g.position) AS origin, g.error
         FROM given g

@@ -28,26 +28,18 @@ BEGIN
         ) f ON true
     ), made AS (
         INSERT INTO jobs AS j (
-            id, tenant_id, root_job_id, parent_job_id, parent_round, parent_step_index, child_position, child_key, depth,
-            strategy, status, model, limits, tools, metadata, input, parts, user_id, trace_id, idempotency_key, request_hash, run_at,
-            wake_at, expires_at, paused_at, forked_from, agent_name, agent_version, skill_versions, action, with_input, budget,
-            loop_block, conversation_id, priority, callback_url, batch_id, batch_line, in_message_flow, respond, history,
-            on_incomplete, model_settings
+            :new_job_columns, root_job_id, parent_job_id, parent_round, parent_step_index, child_position, child_key, depth,
+            status, run_at, wake_at, expires_at, paused_at, conversation_id, batch_id, batch_line, in_message_flow, history
         )
         SELECT
-            g.id, g.tenant_id, coalesce(g.root_job_id, g.id), g.parent_job_id, g.parent_round, g.parent_step_index,
-            g.child_position, g.child_key, coalesce(g.depth, 0),
-            g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json, g.input, g.parts::jsonb, g.user_id, g.trace_id,
-            g.idempotency_key, g.request_hash, v_run_at,
+            :new_job_values, coalesce(g.root_job_id, g.id), g.parent_job_id, g.parent_round, g.parent_step_index,
+            g.child_position, g.child_key, coalesce(g.depth, 0), 'queued', v_run_at,
             CASE WHEN v_run_at > planq_now() THEN v_run_at ELSE v_run_at + planq_wake_grace() END,
             CASE WHEN v_run_at < planq_never()
                 THEN coalesce(g.paused_at, v_run_at) + make_interval(secs => g.expires_seconds) END,
-            g.paused_at, g.forked_from, g.agent_name, g.agent_version, g.skill_versions, g.action, g.with_input::json,
-            g.budget::json, g.loop_block::json, p_conversation, coalesce(g.priority, 'interactive'), g.callback_url, g.batch_id,
-            g.batch_line, p_conversation IS NOT NULL OR coalesce(g.is_task, false), coalesce(g.respond, 'model'),
+            g.paused_at, p_conversation, g.batch_id, g.batch_line, p_conversation IS NOT NULL OR coalesce(g.is_task, false),
             CASE WHEN g.history_of IS NOT NULL THEN planq_history_until_now(g.tenant_id, g.history_of)
-                ELSE coalesce(g.history, g.shown) END,
-            g.on_incomplete, g.model_settings::json
+                ELSE coalesce(g.history, g.shown) END
         FROM given g WHERE NOT g.is_gone
         ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING j.id, j.created_at

@@ -1,7 +1,7 @@
 """The baseline: the tables, as `0100_tables.sql` has them, the tenant of who names none, and where counting begins.
 
 The statements were made from the models and stand still from now on; a test holds what all migrations give equal to
-the models. Functions are no matter of migrations (`shared/platform/schema_version.py`).
+the models. Functions are no matter of migrations (`shared/kernel/schema_version.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from alembic import op
 
-from planq.shared.platform.schema_version import baseline_digest
+from planq.shared.kernel.schema_version import baseline_digest
 
 revision = "0100"
 down_revision = None

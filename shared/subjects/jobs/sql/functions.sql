@@ -10,50 +10,43 @@
 -- planner from joining whole tables.
 CREATE FUNCTION planq_view_jobs(p_ids uuid[], p_tenants text[], p_wanted boolean[], p_ended text[], p_steps int)
 RETURNS TABLE (
-    id uuid, tenant_id text, status text, strategy text, input text, parts text, answer text, preview text, error text, model_calls int,
-    input_tokens bigint, output_tokens bigint, cache_read_tokens bigint, cache_write_tokens bigint, cost_usd numeric, created_at timestamptz, started_at timestamptz,
-    finished_at timestamptz, paused_at timestamptz, expires_at timestamptz, forked_from uuid, metadata text,
-    agent_name text, agent_version int, action text, parent_job_id uuid, parent_step_index int, depth int, output text,
-    chained text, round int, is_whole boolean, is_wanted boolean, plan_source text, plan_body text, plan_errors text,
-    later_plans text, steps text, stop_reason text, budget text, user_id text, stage_retry text, next_attempt_at timestamptz,
-    conversation_id uuid, in_message_flow boolean, priority text, open_questions text,
-    batch_id uuid, batch_line int, custom_id text, respond text, outcome text, model_settings text
+    :shown_types, status text, outcome text, answer text, preview text, output text, chained text, error text, model_calls int,
+    input_tokens bigint, output_tokens bigint, cache_read_tokens bigint, cache_write_tokens bigint, cost_usd numeric,
+    created_at timestamptz, started_at timestamptz, finished_at timestamptz, paused_at timestamptz, expires_at timestamptz,
+    parent_job_id uuid, parent_step_index int, depth int, round int, stop_reason text, conversation_id uuid,
+    in_message_flow boolean, batch_id uuid, batch_line int, custom_id text, is_whole boolean, is_wanted boolean,
+    plan_source text, plan_body text, plan_errors text, later_plans text, steps text, budget text, stage_retry text,
+    next_attempt_at timestamptz, open_questions text
 ) LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT j.id, j.tenant_id, planq_shown_status(j.status, q.questions), j.strategy, j.input, j.parts, j.answer, j.preview, j.error, j.model_calls, j.input_tokens,
-           j.output_tokens, j.cache_read_tokens, j.cache_write_tokens, j.cost_usd, j.created_at, j.started_at, j.finished_at, j.paused_at, j.expires_at,
-           j.forked_from, j.metadata, j.agent_name, j.agent_version, j.action, j.parent_job_id, j.parent_step_index,
-           j.depth, j.output, j.chained, j.round, j.is_whole, w.is_wanted, p.source, p.body, p.errors,
+    SELECT :shown_values, planq_shown_status(j.status, q.questions), planq_outcome(j.status, j.error), j.answer, j.preview,
+           j.output::text, j.chained::text, j.error::text, j.model_calls,
+           j.input_tokens, j.output_tokens, j.cache_read_tokens, j.cache_write_tokens, j.cost_usd,
+           j.created_at, j.started_at, j.finished_at, j.paused_at, j.expires_at,
+           j.parent_job_id, j.parent_step_index, j.depth, j.round, j.stop_reason, j.conversation_id,
+           j.in_message_flow, j.batch_id, j.batch_line, planq_custom_id(j.tenant_id, j.batch_id, j.batch_line), j.is_whole, w.is_wanted,
+           p.source, p.body, p.errors,
            CASE WHEN j.is_whole AND j.round > 0 THEN (
                SELECT json_agg(json_build_object('round', l.round, 'source', l.source, 'body', l.body, 'errors', l.errors)
                                ORDER BY l.round)::text
                FROM plans l WHERE l.job_id = j.id AND l.round > 0
-           ) END, s.steps, j.stop_reason,
-           CASE WHEN j.is_whole AND j.limits_of_tree IS NOT NULL THEN (
-               SELECT (j.limits_of_tree || jsonb_build_object('used', jsonb_build_object(
+           ) END, s.steps,
+           CASE WHEN j.is_whole AND j.budget IS NOT NULL THEN (
+               SELECT (j.budget::jsonb || jsonb_build_object('used', jsonb_build_object(
                    'tokens', u.tokens::bigint, 'cost_usd', u.cost, 'model_calls', u.calls::bigint,
                    'steps', u.steps::bigint)))::text
                FROM planq_tree_used(coalesce(j.root_job_id, j.id)) u
-           ) END, j.user_id, j.stage_retry,
-           CASE WHEN j.stage_retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, j.conversation_id,
-           j.in_message_flow, j.priority::text,
-           q.questions::text, j.batch_id, j.batch_line, planq_custom_id(j.tenant_id, j.batch_id, j.batch_line),
-           j.respond::text, j.outcome, j.model_settings
+           ) END, j.retry,
+           CASE WHEN j.retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, q.questions::text
     FROM unnest(p_ids, p_tenants, p_wanted) AS w (id, tenant_id, is_wanted)
     CROSS JOIN LATERAL (
-        SELECT id, tenant_id, status, strategy, input, parts::text AS parts, answer, preview, respond, planq_outcome(status, error) AS outcome, error::text AS error, model_calls, input_tokens,
-               output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, created_at, started_at, finished_at, paused_at, expires_at, forked_from,
-               metadata::text AS metadata, agent_name, agent_version, action, parent_job_id, parent_step_index, depth,
-               output::text AS output, chained::text AS chained, budget::jsonb AS limits_of_tree, root_job_id, round, user_id,
-               stop_reason, conversation_id, in_message_flow, priority, batch_id, batch_line,
-               model_settings::text AS model_settings,
-               w.is_wanted OR status = ANY (p_ended) AS is_whole, stage_worker, run_at,
+        SELECT *, w.is_wanted OR status = ANY (p_ended) AS is_whole,
                CASE WHEN stage_retry IS NOT NULL
-                   THEN planq_present_retry(stage_retry, status, round, resumes)::text END AS stage_retry
+                   THEN planq_present_retry(stage_retry, status, round, resumes)::text END AS retry
         FROM jobs WHERE id = w.id AND tenant_id = w.tenant_id OFFSET 0
     ) j
     CROSS JOIN LATERAL (

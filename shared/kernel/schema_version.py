@@ -14,6 +14,7 @@ from hashlib import sha256
 import psycopg
 from psycopg.rows import TupleRow
 
+from planq.shared.kernel.submission import lists
 from planq.shared.platform.database_url import RELIED_ON
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
 from planq.shared.platform.sql_files import SHARED, is_query, sql_files
@@ -31,9 +32,16 @@ LOWEST_SERVER = 15
 
 @cache
 def definitions() -> Sequence[str]:
-    """Return the SQL that creates the types and then the functions, file by file."""
+    """Return the SQL that creates the types and then the functions, file by file, with the lists of columns."""
     files = sorted((file for file in sql_files() if not is_query(file)), key=lambda file: file.name != "types.sql")
-    return [file.read_text("utf-8") for file in files]
+    return [with_lists(file.read_text("utf-8")) for file in files]
+
+
+def with_lists(text: str) -> str:
+    """Return SQL with the lists of columns in the place of their names."""
+    for name, columns in lists().items():
+        text = text.replace(name, columns)
+    return text
 
 
 @cache
