@@ -11,39 +11,17 @@ from planq.api.cli.connection import ApiKey, AsJson, Url, connect
 from planq.api.cli.console import as_line, err, out, print_json
 from planq.api.cli.outcome import NOT_OK, OK, end, reported
 from planq.api.jobs.commands.filters import (
-    MinCost,
-    NewerThan,
-    OlderThan,
-    OnlyAfter,
-    OnlyAgent,
-    OnlyBatch,
-    OnlyBefore,
-    OnlyMetadata,
-    OnlyPriority,
-    OnlyStatus,
-    OnlyStrategy,
-    OnlyWords,
+    filter_options,
     job_filter,
 )
-from planq.shared.subjects.jobs.selection import ActionStatus, JobAct
+from planq.shared.subjects.jobs.selection import ActionStatus, JobAct, takes
 
 _POLL_SECONDS = 0.5
 
 
+@takes(filter_options(), before="repeat_unsafe")
 def act(
     what: Annotated[JobAct, typer.Argument(metavar="cancel|pause|resume|retry", help="What is done to each job.")],
-    status: OnlyStatus = None,
-    strategy: OnlyStrategy = None,
-    priority: OnlyPriority = None,
-    agent: OnlyAgent = None,
-    batch: OnlyBatch = None,
-    words: OnlyWords = None,
-    metadata: OnlyMetadata = None,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
-    before: OnlyBefore = None,
-    after: OnlyAfter = None,
-    min_cost: MinCost = None,
     repeat_unsafe: Annotated[
         bool, typer.Option("--repeat-unsafe", help="A retry repeats calls that may have taken effect, too.")
     ] = False,
@@ -53,26 +31,14 @@ def act(
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Do something to all jobs that fit; child jobs end and go on with those above them.
 
     It says how many there are and asks first. Workers carry it out, also when this command is interrupted. Exit code
     1 where a job refused it, or nobody said yes.
     """
-    wanted = job_filter(
-        status=status,
-        strategy=strategy,
-        priority=priority,
-        agent=agent,
-        batch=batch,
-        words=words,
-        metadata=metadata,
-        older_than=older_than,
-        newer_than=newer_than,
-        before=before,
-        after=after,
-        min_cost=min_cost,
-    )
+    wanted = job_filter(options)
     with reported(as_json=as_json):
         body: dict[str, Any] = {
             "act": what.value,

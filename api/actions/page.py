@@ -11,13 +11,12 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who
 from planq.api.actions.routes import JobActionRequest, cancel_action, get_action, get_actions, post_action
 from planq.api.deps import Services, Use
-from planq.api.jobs.page.filters import FILTER_FIELDS, fields_given, filter_given
+from planq.api.jobs.page.filters import FILTER_FIELDS, FORM_NAMES, fields_given, filter_given
 from planq.api.page.fields import json_in
 from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
-from planq.shared.kernel.states import JobStatus, Priority, Strategy
 from planq.shared.platform.errors import PlanqError
-from planq.shared.subjects.jobs.selection import JobAct
+from planq.shared.subjects.jobs.selection import FILTER_FIELDS, JobAct
 
 action_page_routes = page_router()
 
@@ -26,7 +25,7 @@ _SCALE = 1_000
 
 
 @action_page_routes.get("/ui/job-actions")
-@reads(*FILTER_FIELDS, "act", "repeat_unsafe")
+@reads(*FORM_NAMES, "act", "repeat_unsafe")
 async def show_actions(request: Request, services: Use, who: Who) -> Response:
     """Show the form of a filter, how many jobs it selects, and the newest actions."""
     given = fields_given(request.query_params, "act", "repeat_unsafe")
@@ -45,9 +44,7 @@ async def show_actions(request: Request, services: Use, who: Who) -> Response:
         problem=problem,
         actions=[{**one, "bars": _bars(one)} for one in listed["items"]],
         acts=list(JobAct),
-        statuses=list(JobStatus),
-        strategies=list(Strategy),
-        priorities=list(Priority),
+        filter_fields=FILTER_FIELDS,
     )
 
 

@@ -33,7 +33,6 @@ from planq.shared.platform.values.defects import defects_of_fields
 from planq.shared.platform.values.encoding import measure
 from planq.shared.subjects.batches.estimate import LineEstimate, line_estimate
 from planq.shared.subjects.batches.store import BatchStore, CheckedLine, HeldBatch
-from planq.shared.subjects.jobs.store import Submission
 from planq.shared.subjects.tools.catalogue import Catalogue
 
 _log = logging.getLogger("planq.api")

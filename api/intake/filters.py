@@ -3,74 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from inspect import Parameter
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import Field, ValidationError
+from fastapi import Query
+from pydantic import Field, ValidationError, create_model
 
 from planq.api.http.exchange import HttpRefusal, decode_body
 from planq.api.intake.submission import check_object
 from planq.api.schemas import MAX_METADATA_BYTES, Metadata, RequestBody
-from planq.shared.kernel.states import JobStatus, Priority, Strategy
+from planq.shared.kernel.states import JobStatus, Strategy
 from planq.shared.platform.errors import InvalidRequest, capped, storable
 from planq.shared.platform.values.describe import excerpt
-from planq.shared.subjects.jobs.selection import JobFilter
+from planq.shared.subjects.jobs.selection import FILTER_FIELDS, FilterField, JobFilter
 
-_UUID_PATTERN = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
-_MOST_SECONDS = 1e9
-_TIME = {"format": "date-time"}
-
-FilterWords = Annotated[str, Field(min_length=1, max_length=200, description="They stand in its input in any case.")]
-FilterAgent = Annotated[str, Field(min_length=1, max_length=200, description="The name of its agent.")]
-FilterBatch = Annotated[str, Field(pattern=_UUID_PATTERN, description="The batch of its line.")]
-FilterSeconds = Annotated[float, Field(ge=0, le=_MOST_SECONDS, description="So long ago it was submitted.")]
-FilterTime = Annotated[
-    str,
-    Field(max_length=40, json_schema_extra=_TIME, description="When it was submitted; UTC without a zone."),
-]
-FilterCost = Annotated[float, Field(ge=0, lt=1e9, description="It has cost so much by now.")]
-
-
-class JobFilterRequest(RequestBody):
-    """Which jobs are meant: those for which all of it holds, never child jobs, none at all that came later."""
-
-    status: Annotated[JobStatus, Field(strict=False)] | None = Field(
+_METADATA = (
+    "A JSON object: each of these keys stands in its metadata with this value; "
+    "a text also fits the number, true, false or null that is written so."
+)
+_IN_QUERY: Mapping[str, Any] = {
+    "status": Annotated[JobStatus | None, Query(description="Only jobs that stand here.")],
+    "strategy": Annotated[Strategy | None, Query(description="Only jobs with this strategy.")],
+    "metadata": Annotated[str | None, Query(description=_METADATA)],
+}
+_IN_BODY: Mapping[str, Any] = {
+    "status": Field(
         None, description="Where they stand; without it all that can be changed so, of a retry those that failed."
-    )
-    strategy: Annotated[Strategy, Field(strict=False)] | None = None
-    priority: Annotated[Priority, Field(strict=False)] | None = None
-    agent: FilterAgent | None = None
-    batch_id: FilterBatch | None = None
-    words: FilterWords | None = None
-    metadata: Metadata = Field(
+    ),
+    "metadata": Field(
         None,
         description="Each of these keys stands in its metadata with this value; a text also fits the number, true, "
         "false or null that is written so.",
-    )
-    older_than_seconds: FilterSeconds | None = None
-    newer_than_seconds: FilterSeconds | None = None
-    created_before: FilterTime | None = None
-    created_after: FilterTime | None = None
-    min_cost_usd: FilterCost | None = None
+    ),
+}
+"""What is said of a field in an address and in a body where it is not the same in both."""
+
+
+def _checked_type(one: FilterField) -> Any:
+    is_plain = one.meaning is None and not one.bounds
+    return one.kind if is_plain else Annotated[one.kind, Field(description=one.meaning, **one.bounds)]
+
+
+def query_parameters(*names: str) -> list[Parameter]:
+    """Return the parameters of an address for these fields, for all without names."""
+    return [
+        Parameter(
+            one.name,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            default=None,
+            annotation=_IN_QUERY.get(one.name) or Annotated[_checked_type(one) | None, Query()],
+        )
+        for one in FILTER_FIELDS
+        if not names or one.name in names
+    ]
+
+
+def _body_type(one: FilterField) -> Any:
+    if one.name == "metadata":
+        return Metadata
+    if issubclass(one.kind, StrEnum):
+        return Annotated[one.kind, Field(strict=False)] | None
+    return _checked_type(one) | None
+
+
+_TYPES: dict[str, Any] = {one.name: (_body_type(one), _IN_BODY.get(one.name)) for one in FILTER_FIELDS}
+_Fields = create_model("_Fields", __base__=RequestBody, **_TYPES)
+
+
+class JobFilterRequest(_Fields):
+    """Which jobs are meant: those for which all of it holds, never child jobs, none at all that came later."""
 
     def checked(self, now: datetime) -> JobFilter:
         """Return the filter as it is kept; raises `TooLarge` for metadata, `InvalidRequest` for what is no time."""
-        check_object("metadata", self.metadata, MAX_METADATA_BYTES)
-        before = [_ago(now, self.older_than_seconds), _time("created_before", self.created_before)]
-        after = [_ago(now, self.newer_than_seconds), _time("created_after", self.created_after)]
-        return JobFilter(
-            status=self.status,
-            strategy=self.strategy,
-            agent=None if self.agent is None else storable(self.agent),
-            priority=self.priority,
-            batch_id=None if self.batch_id is None else UUID(self.batch_id),
-            words=None if self.words is None else storable(self.words),
-            metadata=self.metadata,
-            made_before=min((one for one in before if one is not None), default=None),
-            made_after=max((one for one in after if one is not None), default=None),
-            min_cost_usd=self.min_cost_usd,
-        )
+        given: dict[str, Any] = dict(self)
+        check_object("metadata", given["metadata"], MAX_METADATA_BYTES)
+        before = [_ago(now, given["older_than_seconds"]), _time("created_before", given["created_before"])]
+        after = [_ago(now, given["newer_than_seconds"]), _time("created_after", given["created_after"])]
+        given |= {
+            "batch_id": given["batch_id"] and UUID(given["batch_id"]),
+            "made_before": min((one for one in before if one is not None), default=None),
+            "made_after": max((one for one in after if one is not None), default=None),
+        }
+        kept = {name: given[name] for name in _KEPT}
+        texts: dict[str, Any] = {name: storable(one) for name, one in kept.items() if type(one) is str}
+        return JobFilter(**(kept | texts))
+
+
+_KEPT = [one.name for one in fields(JobFilter)]
 
 
 def filter_of(given: Mapping[str, Any], now: datetime) -> JobFilter:

@@ -52,7 +52,7 @@ from planq.shared.settings.settings import Settings
 from planq.shared.subjects.conversations.failure import user_message
 from planq.shared.subjects.conversations.inbound import CanonicalMessage, checked_text
 from planq.shared.subjects.conversations.store import Arrival, ConversationStore, Inbound, InboundResult, erased
-from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.jobs.views import JobView
 from planq.shared.subjects.questions.answering import ACTIONS
 from planq.shared.subjects.questions.store import ElicitationStore

@@ -51,7 +51,7 @@ from planq.shared.platform.values.excerpts import excerpts_json, path_of
 from planq.shared.platform.values.preview import preview_json
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.jobs.again import doubt_of, named_steps, rule_says
-from planq.shared.subjects.jobs.store import Submission, Verdict
+from planq.shared.subjects.jobs.store import Verdict
 from planq.shared.subjects.payloads.contract import Payloads
 
 _INLINE_STEPS = 100

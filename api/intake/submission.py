@@ -49,7 +49,7 @@ from planq.shared.platform.values.encoding import JsonText, is_larger
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.agents.store import PinnedAgent
 from planq.shared.subjects.conversations.store import ConversationStore
-from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.tenants.directory import TenantDirectory
 from planq.shared.subjects.tools.catalogue import Catalogue
 from planq.shared.subjects.webhooks.addresses import checked_url

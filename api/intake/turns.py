@@ -15,7 +15,6 @@ from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Row
 from planq.shared.subjects.conversations.store import Arrival, Inbound
-from planq.shared.subjects.jobs.store import Submission
 
 
 @dataclass(frozen=True, slots=True)

@@ -430,13 +430,14 @@ class Database:
     def fetch_all(self, name: str, /, **params: Any) -> Coroutine[Any, Any, list[DictRow]]:
         return self._run(statement(name, params), params)
 
-    def fetch_page(self, name: str, /, **params: Any) -> Coroutine[Any, Any, list[DictRow]]:
-        """Do what `fetch_all` does with a query whose filters may be null.
+    def fetch_page(self, name: str, where: str = "", /, **params: Any) -> Coroutine[Any, Any, list[DictRow]]:
+        """Do what `fetch_all` does with a query whose filters may be null; `where` stands for its `/* where */`.
 
         It is planned each time for those that are given: a plan that is kept has to do for all of them, and reads
         whatever they leave out.
         """
-        return self._run(statement(name, params), params, prepare=False)
+        text = statement(name, params).replace(b"/* where */", where.encode())
+        return self._run(text, params, prepare=False)
 
     async def fetch_one(self, name: str, /, **params: Any) -> DictRow | None:
         rows = await self._run(statement(name, params), params)

@@ -11,7 +11,6 @@ from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.subjects.agents.store import DocumentStore
-from planq.shared.subjects.jobs.store import Submission
 from tests.faults.scene import Scene
 
 AGENT = {

@@ -26,7 +26,6 @@ from planq.shared.kernel.states import Priority, Strategy
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake
-from planq.shared.subjects.jobs.store import Submission
 from tests.support.callers import Caller
 from tests.support.stack import ROOT, Stack, step_processes
 from tests.support.waiting import eventually

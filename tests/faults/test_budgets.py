@@ -16,7 +16,6 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake
-from planq.shared.subjects.jobs.store import Submission
 from tests.faults.conftest import Play, Stage
 from tests.faults.scene import Scene
 from tests.support.tiers import rare

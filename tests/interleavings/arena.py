@@ -25,7 +25,7 @@ from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
-from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.jobs.store import RequestStore
 from tests.support.sessions import OpenTransaction, waits_for_locks
 
 LEASE = timedelta(seconds=3600)

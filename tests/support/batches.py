@@ -15,7 +15,7 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import query
-from planq.shared.subjects.jobs.store import Submission, submission_values
+from planq.shared.subjects.jobs.store import submission_values
 
 Connection = psycopg.Connection[Any]
 

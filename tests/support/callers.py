@@ -15,7 +15,6 @@ from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.platform.database import Database
-from planq.shared.subjects.jobs.store import Submission
 from tests.support.requests import OpenRequestStore
 
 

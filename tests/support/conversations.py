@@ -11,7 +11,6 @@ from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
 from planq.shared.subjects.conversations.store import ConversationStore, Inbound, InboundResult
-from planq.shared.subjects.jobs.store import Submission
 
 
 def message(text: str, *, thread: str | None = "t", **fields: Any) -> Inbound:

@@ -44,7 +44,6 @@ from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
 from planq.shared.subjects.conversations.turns import TurnReader
 from planq.shared.subjects.insights.learning import PostgresInsightOffers
-from planq.shared.subjects.jobs.store import Submission
 from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
 from planq.shared.subjects.payloads.contract import Payloads
 from planq.shared.subjects.payloads.store import PayloadStore

@@ -39,7 +39,7 @@ from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.sweep import DueTimer, ExpiredJob, ExpiredPlan, MissedTool
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord
-from planq.shared.subjects.jobs.store import Submission, Verdict
+from planq.shared.subjects.jobs.store import Verdict
 from planq.testing.model.events import (
     CancelRequested,
     ChildEnded,

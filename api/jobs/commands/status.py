@@ -23,23 +23,10 @@ from planq.api.cli.console import (
     write_pieces,
 )
 from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
-from planq.api.jobs.commands.filters import (
-    MinCost,
-    NewerThan,
-    OlderThan,
-    OnlyAfter,
-    OnlyAgent,
-    OnlyBatch,
-    OnlyBefore,
-    OnlyMetadata,
-    OnlyPriority,
-    OnlyStatus,
-    OnlyStrategy,
-    OnlyWords,
-    job_filter,
-)
+from planq.api.jobs.commands.filters import filter_options, job_filter
 from planq.api.jobs.commands.submit import LONG_POLL_SECONDS, code_of, watch_job
 from planq.shared.kernel.states import JobStatus, Priority, StepStatus
+from planq.shared.subjects.jobs.selection import takes
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
@@ -252,19 +239,8 @@ def traceback(
         out.print(kept["text"])
 
 
+@takes(filter_options(), before="tenant")
 def jobs(
-    status: OnlyStatus = None,
-    strategy: OnlyStrategy = None,
-    priority: OnlyPriority = None,
-    agent: OnlyAgent = None,
-    batch: OnlyBatch = None,
-    words: OnlyWords = None,
-    metadata: OnlyMetadata = None,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
-    before: OnlyBefore = None,
-    after: OnlyAfter = None,
-    min_cost: MinCost = None,
     tenant: Annotated[str | None, typer.Option(metavar="ID", help="Another tenant's, for the scope admin.")] = None,
     limit: AtMost = 20,
     children: Annotated[
@@ -273,22 +249,10 @@ def jobs(
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """List jobs, newest first: those for which all that is given holds."""
-    given = job_filter(
-        status=status,
-        strategy=strategy,
-        priority=priority,
-        agent=agent,
-        batch=batch,
-        words=words,
-        metadata=metadata,
-        older_than=older_than,
-        newer_than=newer_than,
-        before=before,
-        after=after,
-        min_cost=min_cost,
-    )
+    given = job_filter(options)
     if "metadata" in given:
         given["metadata"] = json.dumps(given["metadata"])
     if tenant is not None:

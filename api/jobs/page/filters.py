@@ -9,37 +9,12 @@ from urllib.parse import urlencode
 
 from planq.api.page.rendering import page_url
 from planq.shared.platform.errors import InvalidRequest
+from planq.shared.subjects.jobs.selection import FILTER_FIELDS
 
-_TEXTS = (
-    "status",
-    "strategy",
-    "priority",
-    "agent",
-    "batch_id",
-    "words",
-    "metadata",
-    "created_after",
-    "created_before",
-)
-_NUMBERS = {
-    "older_than_hours": ("older_than_seconds", 3600.0),
-    "newer_than_hours": ("newer_than_seconds", 3600.0),
-    "min_cost_usd": ("min_cost_usd", 1.0),
-}
-FILTER_FIELDS = (*_TEXTS, *_NUMBERS)
-
-_LABELS = {
-    "strategy": "strategy {}",
-    "priority": "priority {}",
-    "agent": "agent {}",
-    "batch_id": "batch {}",
+FORM_NAMES = tuple(one.form for one in FILTER_FIELDS)
+_CHIPS = {
+    **{one.form: one.chip for one in FILTER_FIELDS if one.name not in ("status", "words")},
     "q": "“{}”",
-    "metadata": "metadata {}",
-    "created_after": "since {}",
-    "created_before": "before {}",
-    "older_than_hours": "older than {} h",
-    "newer_than_hours": "younger than {} h",
-    "min_cost_usd": "cost at least ${}",
     "children": "with child jobs",
     "tenant": "tenant {}",
 }
@@ -48,18 +23,18 @@ _MOST_CHARS = 4_000
 
 def fields_given(params: Mapping[str, str], *more: str) -> dict[str, str]:
     """Return what an address or a form has of the filter, and of `more`; what is not there is empty."""
-    return {name: params.get(name, "")[:_MOST_CHARS].strip() for name in (*FILTER_FIELDS, *more)}
+    return {name: params.get(name, "")[:_MOST_CHARS].strip() for name in (*FORM_NAMES, *more)}
 
 
 def filter_given(fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the filter as the API takes it, metadata as text; raises `InvalidRequest` for what is no number."""
-    wanted: dict[str, Any] = {name: fields[name] for name in _TEXTS if fields.get(name)}
-    for name, (field, unit) in _NUMBERS.items():
-        if text := fields.get(name):
+    wanted: dict[str, Any] = {}
+    for one in FILTER_FIELDS:
+        if text := fields.get(one.form):
             try:
-                wanted[field] = float(text) * unit
+                wanted[one.name] = float(text) * one.unit if one.kind is float else text
             except ValueError:
-                raise InvalidRequest(f"{name}: expected a number, found something else") from None
+                raise InvalidRequest(f"{one.form}: expected a number, found something else") from None
     if text := wanted.get("metadata"):
         wanted["metadata"] = _metadata_in(text)
     return wanted
@@ -83,6 +58,6 @@ def chips_of(path: str, fields: Mapping[str, str]) -> list[dict[str, str]]:
     """Return what is chosen, each with the address of the list without it."""
     return [
         {"text": label.format(fields[name]), "href": address_of(path, fields, **{name: ""})}
-        for name, label in _LABELS.items()
+        for name, label in _CHIPS.items()
         if fields.get(name)
     ]

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who, caller_of
 from planq.api.deps import Services, Use
 from planq.api.events.routes import get_events
-from planq.api.jobs.page.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
+from planq.api.jobs.page.filters import FILTER_FIELDS, FORM_NAMES, address_of, chips_of, fields_given, filter_given
 from planq.api.jobs.routes.jobs import get_jobs, post_job
 from planq.api.jobs.sample import SAMPLE_INPUT
 from planq.api.operations.routes import get_job_counts, whys_of
@@ -21,10 +21,11 @@ from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
 from planq.api.page.words import status_state
 from planq.api.schemas import JobRequest
-from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Priority, Strategy
+from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Strategy
 from planq.shared.platform.errors import NotFound
 from planq.shared.subjects.actions.store import LOOKED_THROUGH
 from planq.shared.subjects.jobs.searching import FoundKind, named_id
+from planq.shared.subjects.jobs.selection import FILTER_FIELDS
 from planq.shared.subjects.tenants.keys import KeyScope
 
 list_routes = page_router()
@@ -33,7 +34,7 @@ _PAGE = 20
 
 
 @list_routes.get("/ui/jobs")
-@reads(*FILTER_FIELDS, "children", "tenant")
+@reads(*FORM_NAMES, "children", "tenant")
 async def show_jobs(
     request: Request,
     services: Use,
@@ -78,11 +79,10 @@ async def show_jobs(
         hits=hits,
         is_foreign=is_foreign,
         sees_tenants=KeyScope.ADMIN in who.scopes,
-        strategies=list(Strategy),
-        priorities=list(Priority),
+        filter_fields=[one for one in FILTER_FIELDS if one.name not in ("status", "words")],
         looked_through=LOOKED_THROUGH,
         following=following and address_of("/jobs", _in_address(chosen), cursor=following),
-        change=address_of("/job-actions", {name: chosen[name] for name in FILTER_FIELDS}),
+        change=address_of("/job-actions", {name: chosen[name] for name in FORM_NAMES}),
         is_first=cursor is None and not is_foreign,
         is_empty=not jobs and not is_foreign and not any(counted["counts"].values()),
     )

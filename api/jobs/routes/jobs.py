@@ -29,31 +29,23 @@ from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor
 from planq.api.intake.filters import (
-    FilterAgent,
-    FilterBatch,
-    FilterCost,
-    FilterSeconds,
-    FilterTime,
-    FilterWords,
     filter_of,
+    query_parameters,
 )
 from planq.api.intake.plan_checks import submission_warnings
 from planq.api.intake.submission import SubmittedJob
 from planq.api.intake.turns import TurnSubmissions
 from planq.api.intake.waits import JobWaits, client_closed_response
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
-from planq.shared.kernel.states import JobStatus, Priority, Strategy
+from planq.shared.kernel.states import JobStatus
 from planq.shared.platform.errors import Conflict, DatabaseUnavailable, storable
+from planq.shared.subjects.jobs.selection import FILTER_FIELDS, takes
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.jobs.views import JobView
 from planq.shared.subjects.tenants.keys import KeyScope
 
 job_routes = strict_router("jobs")
 
-_METADATA = (
-    "A JSON object: each of these keys stands in its metadata with this value; "
-    "a text also fits the number, true, false or null that is written so."
-)
 _TENANT = "Whose jobs; another tenant's for the scope `admin`, together with `jobs`."
 
 _PREFERRED = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([0-9]{1,6})\"?\s*(?=$|[,;])", re.IGNORECASE)
@@ -199,26 +191,20 @@ async def answer_with(requests: RequestStore, who: Caller, job_id: UUID) -> Resp
     return JsonResponse(job_document(await requests.view(who.tenant_id, job_id)))
 
 
+_INDEXED = ("status", "strategy")
+
+
 @job_routes.get("/jobs", response_model=JobPage, responses=error_responses(403))
+@takes(query_parameters(*_INDEXED), before="limit")
+@takes(query_parameters(*(one.name for one in FILTER_FIELDS if one.name not in _INDEXED)), before="tenant")
 async def get_jobs(
     services: Use,
     who: Who,
-    status: Annotated[JobStatus | None, Query(description="Only jobs that stand here.")] = None,
-    strategy: Annotated[Strategy | None, Query(description="Only jobs with this strategy.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     cursor: CursorQuery = None,
     roots: Annotated[bool, Query(description="Without child jobs.")] = False,
-    priority: Annotated[Priority | None, Query()] = None,
-    agent: Annotated[FilterAgent | None, Query()] = None,
-    batch_id: Annotated[FilterBatch | None, Query()] = None,
-    words: Annotated[FilterWords | None, Query()] = None,
-    metadata: Annotated[str | None, Query(description=_METADATA)] = None,
-    older_than_seconds: Annotated[FilterSeconds | None, Query()] = None,
-    newer_than_seconds: Annotated[FilterSeconds | None, Query()] = None,
-    created_before: Annotated[FilterTime | None, Query()] = None,
-    created_after: Annotated[FilterTime | None, Query()] = None,
-    min_cost_usd: Annotated[FilterCost | None, Query()] = None,
     tenant: Annotated[str | None, Query(min_length=1, max_length=63, description=_TENANT)] = None,
+    **given: Any,
 ) -> Response:
     """List jobs, newest first, without their plans and steps: those for which all that is given holds.
 
@@ -227,20 +213,6 @@ async def get_jobs(
     """
     below = id_of_cursor(cursor)
     tenant_id = _listed_tenant(who, tenant)
-    given = {
-        "status": status,
-        "strategy": strategy,
-        "priority": priority,
-        "agent": agent,
-        "batch_id": batch_id,
-        "words": words,
-        "metadata": metadata,
-        "older_than_seconds": older_than_seconds,
-        "newer_than_seconds": newer_than_seconds,
-        "created_before": created_before,
-        "created_after": created_after,
-        "min_cost_usd": min_cost_usd,
-    }
     wanted = filter_of(given, datetime.now(UTC))
     found = await services.overview.found(tenant_id, wanted, below=below, limit=limit, roots=roots)
     rows = await services.requests.summaries(tenant_id, found.ids)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -133,32 +134,42 @@ async def selected_jobs(
     )
 
 
+_APART = ("status", "strategy", "metadata")
+"""Fields of a filter that are no condition of their own: two decide which jobs are read, one is compared here."""
+
+_CONDITIONS = {
+    "agent": "j.agent_name = %(agent)s",
+    "words": "strpos(lower(left(j.input, 20000)), lower(%(words)s)) > 0",
+    "made_before": "j.created_at < %(made_before)s",
+    "made_after": "j.created_at >= %(made_after)s",
+    "min_cost_usd": "j.cost_usd >= %(min_cost_usd)s::float8",
+}
+"""When a job fits a field of a filter, where that is not the same value in the column of its name."""
+
+
 async def _select(
     database: Database, tenant_id: str, wanted: JobFilter, *, statuses: Collection[JobStatus] | None, **given: Any
 ) -> Sequence[Row]:
+    said = {one.name: getattr(wanted, one.name) for one in fields(wanted) if one.name not in _APART}
+    compared = {name: str(one) if isinstance(one, StrEnum) else one for name, one in said.items() if one is not None}
     # Planned for what is given each time: a plan that is kept for all filters would read for the worst of them.
     return await database.fetch_page(
         "select_jobs",
+        "".join(f" AND {_CONDITIONS.get(name, f'j.{name} = %({name})s')}" for name in compared),
         **{
             "tenant_id": tenant_id,
             "statuses": None if statuses is None else [str(one) for one in dict.fromkeys(s.stored for s in statuses)],
             "strategies": [str(wanted.strategy)] if wanted.strategy else [str(one) for one in Strategy],
             "asking": wanted.asks,
-            "agent": wanted.agent,
-            "priority": None if wanted.priority is None else str(wanted.priority),
-            "batch_id": wanted.batch_id,
-            "words": wanted.words,
-            "made_before": wanted.made_before,
-            "made_after": wanted.made_after,
-            "min_cost_usd": wanted.min_cost_usd,
             "with_metadata": bool(wanted.metadata),
             "is_paused": None,
             "has_failures": False,
-            "made_until": None,
+            **dict.fromkeys(("batch_id", "made_before", "made_after", "made_until")),
             "after": None,
             "below": None,
             "roots": True,
             "message_flow": False,
+            **compared,
             **given,
         },
     )

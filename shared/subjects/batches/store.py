@@ -18,7 +18,7 @@ from planq.shared.platform.errors import Conflict, ErrorRecord
 from planq.shared.subjects.batches.estimate import Estimate
 from planq.shared.subjects.batches.lines import FileLine
 from planq.shared.subjects.batches.states import BatchStatus, Discount, LineStatus
-from planq.shared.subjects.jobs.store import Submission, submission_values
+from planq.shared.subjects.jobs.store import submission_values
 
 _HOLD_SECONDS = 15.0
 """Seconds for which a dead process keeps its batch. It is no worker's lease: each transaction renews it."""

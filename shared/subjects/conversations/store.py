@@ -28,7 +28,7 @@ from planq.shared.platform.database import Database, Row, json_text, stored_text
 from planq.shared.platform.errors import Conflict, Erased, NotFound, SecretInChat, storable
 from planq.shared.platform.values.parts import parts_of
 from planq.shared.subjects.conversations.turns import plan_wake
-from planq.shared.subjects.jobs.store import AnsweredBy, Submission, control_result, submission_values
+from planq.shared.subjects.jobs.store import AnsweredBy, control_result, submission_values
 from planq.shared.subjects.questions.answering import answer_of_message
 from planq.shared.subjects.questions.store import ElicitationStore
 from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT

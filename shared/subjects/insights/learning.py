@@ -23,7 +23,7 @@ from planq.shared.subjects.insights.contract import FoundInsights
 from planq.shared.subjects.insights.offering import Candidate, InsightGroup, InsightMode
 from planq.shared.subjects.insights.reflection import reflected, reflection_of, reflection_question
 from planq.shared.subjects.insights.rules import MAX_CALLS, EndedCall, EndedJob, JobLessons, learn
-from planq.shared.subjects.jobs.store import Submission, submission_values
+from planq.shared.subjects.jobs.store import submission_values
 from planq.shared.subjects.tenants.config import TenantConfig
 
 _log = logging.getLogger("planq.engine")

@@ -6,11 +6,12 @@ action  running → completed | cancelled
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from inspect import Parameter, signature
+from typing import Any, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Priority, Strategy
@@ -45,10 +46,105 @@ _USUAL = {**_STATUSES, JobAct.RETRY: (JobStatus.FAILED,)}
 """Jobs that have completed with failures are tried again only where they are asked for by name."""
 
 
+class FilterField(NamedTuple):
+    """One field of a filter, in the words of every place that takes one.
+
+    `name` is that of the parameter of `GET /jobs` and of the field of `POST /job-actions`; `option` is that of the
+    commands, `form` that of the page, whose unit is so many of the API's. `bounds` are those of pydantic's `Field`,
+    `meaning` is what the API's reference says, `chip` what the page shows of a value that is chosen, and `html` has
+    attributes of the form's field.
+    """
+
+    name: str
+    kind: Any
+    bounds: Mapping[str, Any]
+    meaning: str | None
+    option: str
+    metavar: str | None
+    help: str
+    form: str
+    unit: float
+    label: str
+    chip: str
+    html: Mapping[str, str]
+
+
+# fmt: off
+def _field(
+    name: str, kind: Any = str, bounds: Mapping[str, Any] = {}, meaning: str | None = None, *,
+    option: str = "", metavar: str | None = None, help: str = "", form: str = "", unit: float = 1.0, label: str = "",
+    chip: str = "", **html: str,
+) -> FilterField:
+    option = option or name
+    help = help or f"Only jobs with this {option}."
+    given = (kind, bounds, meaning, option, metavar, help, form or name, unit)
+    html |= {"inputmode": "decimal"} if kind is float else {}
+    return FilterField(name, *given, label or option.capitalize(), chip or f"{option} {{}}", html)
+
+
+_TEXT = {"min_length": 1, "max_length": 200}
+_UUID = {"pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"}
+_SECONDS = {"ge": 0, "le": 1e9}
+_TIME = {"max_length": 40, "json_schema_extra": {"format": "date-time"}}
+_AGO = "So long ago it was submitted."
+_AT = "When it was submitted; UTC without a zone."
+
+FILTER_FIELDS = (
+    _field("status", JobStatus, help="Only jobs in this state."),
+    _field("strategy", Strategy),
+    _field("priority", Priority),
+    _field("agent", str, _TEXT, "The name of its agent.", metavar="NAME", help="Only jobs of this agent."),
+    _field("batch_id", str, _UUID, "The batch of its line.", option="batch", metavar="ID",
+           help="Only jobs of this batch.", placeholder="its id"),
+    _field("words", str, _TEXT, "They stand in its input in any case.",
+           help="Only jobs in whose input this stands.", label="Words of the input"),
+    _field("metadata", metavar="KEY=VALUE", label="Metadata has", placeholder="team=blue, or JSON",
+           help="Only jobs with this in their metadata, as a text, number, true, false or null; repeatable."),
+    _field("older_than_seconds", float, _SECONDS, _AGO, option="older_than", metavar="SECONDS",
+           help="Only jobs that were submitted before then.",
+           form="older_than_hours", unit=3600.0, label="Older than, hours", chip="older than {} h"),
+    _field("newer_than_seconds", float, _SECONDS, _AGO, option="newer_than", metavar="SECONDS",
+           help="Only jobs that were submitted since then.",
+           form="newer_than_hours", unit=3600.0, label="Younger than, hours", chip="younger than {} h"),
+    _field("created_before", str, _TIME, _AT, option="before", metavar="TIME",
+           help="Only jobs submitted before this.", label="Submitted before (UTC)", type="datetime-local"),
+    _field("created_after", str, _TIME, _AT, option="after", metavar="TIME", help="Only jobs submitted since this.",
+           label="Submitted since (UTC)", chip="since {}", type="datetime-local"),
+    _field("min_cost_usd", float, {"ge": 0, "lt": 1e9}, "It has cost so much by now.", option="min_cost",
+           metavar="USD", help="Only jobs that have cost so much.",
+           label="Cost at least, USD", chip="cost at least ${}"),
+)
+# fmt: on
+"""Every field of a filter. The API's parameters, the options of commands and the page's forms are made of these.
+
+A text or an enum of this name is compared with the column of the same name (`shared/subjects/actions/store.py`).
+"""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes(parameters: Iterable[Parameter], *, before: str) -> Callable[[Function], Function]:
+    """Say of a function with `**given` that it takes these parameters, before its own parameter `before`.
+
+    FastAPI and typer read what a function takes from its signature.
+    """
+
+    def said(function: Function) -> Function:
+        whole = signature(function, eval_str=True)
+        own = [one for one in whole.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        place = [one.name for one in own].index(before)
+        known = [*own[:place], *parameters, *own[place:]]
+        function.__signature__ = whole.replace(parameters=known)  # type: ignore[attr-defined]
+        return function
+
+    return said
+
+
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """Which jobs are meant, all conditions at once: never child jobs, which end and go on with those above them.
 
+    Each has the name of its `FilterField`; all that is said of times becomes `made_before` and `made_after`.
     `metadata` has to stand in a job's own (`has_metadata`); `words` in its input, whatever their case.
     """
 
@@ -94,7 +190,7 @@ class JobFilter:
             "made_before": datetime.fromisoformat,
             "made_after": datetime.fromisoformat,
         }
-        known = {field.name for field in fields(cls)}
+        known = {one.name for one in fields(cls)}
         return cls(**{name: kinds.get(name, _same)(one) for name, one in value.items() if name in known})
 
     def has_metadata(self, metadata: Any) -> bool:

@@ -19,7 +19,6 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus, Lane, Respond, Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.errors import ErrorRecord
-from planq.shared.subjects.jobs.store import Submission
 from planq.worker.engine import Sweeper
 from planq.worker.tools.declare import tool
 from tests.support.batches import admitted, item, stored_batch

@@ -33,7 +33,6 @@ from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
-from planq.shared.subjects.jobs.store import Submission
 from planq.testing.model.events import (
     AnswerGiven,
     CancelRequested,

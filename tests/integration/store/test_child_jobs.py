@@ -37,7 +37,6 @@ from planq.shared.kernel.wakes import PlanWake, TaskLinks
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.agents.store import DocumentStore
-from planq.shared.subjects.jobs.store import Submission
 from tests.support.children import children_of
 from tests.support.harness import LEASE
 from tests.support.plans import compiled

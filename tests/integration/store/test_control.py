@@ -22,7 +22,7 @@ from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake, StepWake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, InternalFault
-from planq.shared.subjects.jobs.store import Submission, Verdict
+from planq.shared.subjects.jobs.store import Verdict
 from tests.support.plans import compiled
 from tests.support.requests import OpenRequestStore
 from tests.support.stored import DID_IT

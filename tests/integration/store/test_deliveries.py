@@ -21,7 +21,7 @@ from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database, as_json
 from planq.shared.platform.errors import Conflict, ErrorRecord, NotFound
-from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.retention.store import DELIVERIES, Retention
 from planq.shared.subjects.webhooks.contract import Delivery
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries

@@ -14,7 +14,6 @@ from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
 from planq.shared.subjects.events.store import EventLog, LoggedEvent
-from planq.shared.subjects.jobs.store import Submission
 from planq.shared.subjects.streams.position import BEGINNING, END, Position
 from tests.support.requests import OpenRequestStore
 

@@ -29,7 +29,7 @@ from planq.shared.platform import database as database_module
 from planq.shared.platform.database import Database, as_json
 from planq.shared.platform.errors import Conflict, ErrorRecord, NotFound, TooManyQuestions
 from planq.shared.subjects.conversations.store import ConversationStore
-from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.tenants.master_keys import MasterKey
 from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets

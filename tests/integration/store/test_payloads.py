@@ -19,7 +19,7 @@ from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database, json_text
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured, StorageUnavailable
-from planq.shared.subjects.jobs.store import Submission, submission_values
+from planq.shared.subjects.jobs.store import submission_values
 from planq.shared.subjects.payloads.objects import BucketObjects, FolderObjects, ObjectStore, open_objects
 from planq.shared.subjects.payloads.store import SLICE_BYTES, PayloadStore
 from tests.support.s3 import BUCKET, s3_server

@@ -19,7 +19,7 @@ from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database, query
 from planq.shared.platform.errors import Conflict, NotFound
-from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.retention.store import CONVERSATIONS, Purgeable, Retention
 from tests.support.batches import item, stored_batch
 from tests.support.ended import ended

@@ -21,7 +21,7 @@ from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import Conflict, NotFound
 from planq.shared.platform.values.encoding import JsonText
-from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.jobs.store import RequestStore
 from tests.support.tiers import examples
 
 ODD = [

@@ -30,7 +30,6 @@ from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.actions.store import found_jobs
 from planq.shared.subjects.jobs.selection import JobFilter
-from planq.shared.subjects.jobs.store import Submission
 from planq.shared.subjects.jobs.views import JobView
 from tests.support.plans import TOOLS
 from tests.support.requests import OpenRequestStore

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planq.api.intake.filters import filter_of
-from planq.api.jobs.page.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
+from planq.api.jobs.page.filters import FORM_NAMES, address_of, chips_of, fields_given, filter_given
 from planq.shared.platform.errors import InvalidRequest
 from planq.shared.subjects.jobs.selection import JobFilter
 
@@ -44,7 +44,7 @@ def test_what_is_no_filter_is_told_by_its_name(given: dict[str, Any], told: str)
 
 def test_a_form_says_hours_and_its_address_leads_back_to_it() -> None:
     fields = fields_given({"newer_than_hours": " 2 ", "agent": "host", "metadata": '{"a": 1}', "other": "x"}, "q")
-    assert set(fields) == {*FILTER_FIELDS, "q"}
+    assert set(fields) == {*FORM_NAMES, "q"}
     assert filter_given(fields) == {"agent": "host", "metadata": '{"a": 1}', "newer_than_seconds": 7200.0}
     assert filter_of(filter_given(fields), NOW).metadata == {"a": 1}
     with pytest.raises(InvalidRequest, match="min_cost_usd: expected a number"):

@@ -18,7 +18,7 @@ class History:
     def __init__(self, count: int, step: int) -> None:
         self.count, self.step, self.looked_at = count, step, 0
 
-    async def fetch_page(self, name: str, /, *, below: UUID, limit: int, **_: Any) -> list[dict[str, Any]]:
+    async def fetch_page(self, *_: str, below: UUID, limit: int, **given: Any) -> list[dict[str, Any]]:
         top = min(below.int - 1, self.count)
         numbers = range(max(top - limit, 0) + 1, top + 1)
         self.looked_at += len(numbers)

@@ -53,16 +53,9 @@ WITH span AS (
 )
 SELECT j.id, (NOT %(roots)s OR j.parent_job_id IS NULL)
        AND (%(made_until)s::timestamptz IS NULL OR j.created_at <= %(made_until)s)
-       AND (%(agent)s::text IS NULL OR j.agent_name = %(agent)s)
-       AND (%(priority)s::text IS NULL OR j.priority = %(priority)s)
-       AND (%(batch_id)s::uuid IS NULL OR j.batch_id = %(batch_id)s)
-       AND (%(made_before)s::timestamptz IS NULL OR j.created_at < %(made_before)s)
-       AND (%(made_after)s::timestamptz IS NULL OR j.created_at >= %(made_after)s)
-       AND (%(min_cost_usd)s::float8 IS NULL OR j.cost_usd >= %(min_cost_usd)s)
-       AND (%(words)s::text IS NULL OR strpos(lower(left(j.input, 20000)), lower(%(words)s)) > 0)
        AND (%(is_paused)s::bool IS NULL OR (j.paused_at IS NOT NULL) = %(is_paused)s)
        AND (NOT %(has_failures)s OR j.status = 'failed' OR j.failed_steps > 0)
-       AND (%(asking)s::bool IS NULL OR planq_is_asking(j) = %(asking)s) AS fits,
+       AND (%(asking)s::bool IS NULL OR planq_is_asking(j) = %(asking)s) /* where */ AS fits,
        CASE WHEN %(with_metadata)s THEN j.metadata END AS metadata
 FROM (
     (
