@@ -26,6 +26,7 @@ from planq.shared.agentic.models.names import parse_model_name
 from planq.shared.agentic.models.vocabulary import count_tokens
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.tools.contract import FindsOut, Gathers, Knowledge, Tool, ToolCatalogue
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.failpoints import Failpoints, methods
 from planq.shared.kernel.claims import OfferedTool
@@ -48,7 +49,6 @@ from planq.shared.settings.settings import VERSION, Settings
 from planq.shared.subjects.actions.sweep import ActionSweep
 from planq.shared.subjects.batches.line_sweep import LineSweep
 from planq.shared.subjects.batches.provider_store import ProviderBatches
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.telegram import BOT_API
 from planq.shared.subjects.conversations.turns import TurnReader
 from planq.shared.subjects.insights.learning import PostgresInsightOffers

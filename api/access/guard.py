@@ -27,9 +27,9 @@ from planq.api.http.exchange import GUARDING_FIELDS, PAGE_FIELDS, HttpRefusal, e
 from planq.api.http.prefix import Prefix, below_prefix
 from planq.api.metrics.exposition import Metrics, route_of
 from planq.api.streams.waiting import WAITED
+from planq.shared.agentic.turns.channel_kinds import KINDS
 from planq.shared.platform.errors import PlanqError, TooLarge, capped
 from planq.shared.settings.settings import Settings
-from planq.shared.subjects.channels.kinds import KINDS
 
 IS_HEAD = "planq.is_head"
 """Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who
 from planq.api.actions.routes import JobActionRequest, cancel_action, get_action, get_actions, post_action
 from planq.api.deps import Services, Use
-from planq.api.jobs.page.filters import FILTER_FIELDS, FORM_NAMES, fields_given, filter_given
+from planq.api.jobs.page.filters import FORM_NAMES, fields_given, filter_given
 from planq.api.page.fields import json_in
 from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, reads, seen, values_of

@@ -11,7 +11,7 @@ from planq.api.access.callers import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import JsonResponse
 from planq.api.schemas import Answer, Time
-from planq.shared.subjects.channels.kinds import KINDS, ChannelKind
+from planq.shared.agentic.turns.channel_kinds import KINDS, ChannelKind
 
 channel_routes = strict_router("channels")
 

@@ -21,6 +21,7 @@ from planq.api.channels.receiving import ChannelReceiver, Post, message_of
 from planq.api.deps import Services, Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import AnswerRequest
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.kernel.ids import TENANT
 from planq.shared.platform.errors import (
     Conflict,
@@ -31,7 +32,6 @@ from planq.shared.platform.errors import (
     SecretInChat,
     Unavailable,
 )
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.channels.telegram import (
     PROOF_HEADER,

@@ -15,9 +15,9 @@ from planq.api.channels.receiving import ChannelReceiver, Post, message_of
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import AnswerRequest
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.platform.errors import InvalidRequest, NotFound, capped
 from planq.shared.platform.values.describe import excerpt
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets
 

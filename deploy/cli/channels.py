@@ -12,8 +12,8 @@ from planq.api.cli.console import as_line, out, print_columns, print_json
 from planq.api.cli.outcome import reported
 from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.platform.errors import InvalidRequest, capped
-from planq.shared.subjects.channels.kinds import ChannelKind
 
 if TYPE_CHECKING:
     from planq.shared.platform.database import Database

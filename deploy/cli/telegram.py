@@ -26,6 +26,7 @@ from planq.api.cli.outcome import INTERRUPTED, end, reported
 from planq.deploy.cli.channels import check_channel
 from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.platform.errors import (
     AuthFailed,
     Conflict,
@@ -35,7 +36,6 @@ from planq.shared.platform.errors import (
     Transient,
     capped,
 )
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.telegram import BOT_API, BOT_SECRET, PROOF_HEADER, UPDATE_KINDS
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.platform.database import Database
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
 from planq.worker.webhooks.posting import Poster

@@ -9,12 +9,12 @@ import httpx
 from standardwebhooks import Webhook
 
 from planq.shared.agentic.references.resolution import as_called
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.database import Database
 from planq.shared.subjects.channels.formatted import formatted
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.channels.telegram import BOT_SECRET, PROOF_HEADER
 from planq.shared.subjects.conversations.store import ConversationStore, InboundResult

@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.agentic.references.resolution import as_called
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.conversations.store import InboundResult
 from planq.shared.subjects.webhooks.contract import Delivery

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who, caller_of
 from planq.api.deps import Services, Use
 from planq.api.events.routes import get_events
-from planq.api.jobs.page.filters import FILTER_FIELDS, FORM_NAMES, address_of, chips_of, fields_given, filter_given
+from planq.api.jobs.page.filters import FORM_NAMES, address_of, chips_of, fields_given, filter_given
 from planq.api.jobs.routes.jobs import get_jobs, post_job
 from planq.api.jobs.sample import SAMPLE_INPUT
 from planq.api.operations.routes import get_job_counts, whys_of

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from planq.shared.agentic.turns.channel_kinds import KINDS, ChannelKind
 from planq.shared.platform.database import Database, Row, as_json, shown_time
 from planq.shared.platform.errors import NotFound, storable
-from planq.shared.subjects.channels.kinds import KINDS, ChannelKind
 from planq.shared.subjects.tenants.directory import no_tenant
 
 

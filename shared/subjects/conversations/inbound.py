@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJson
 from pydantic_core import CoreSchema, core_schema
 
 from planq.shared.agentic.models.input_parts import PARTS_SCHEMA, ReadInput, read_input
+from planq.shared.agentic.turns.channel_kinds import DEFAULT_CHANNELS
 from planq.shared.agentic.turns.wording import sanitized
 from planq.shared.platform.errors import ForeignTenant, TenantRequired, capped
 from planq.shared.platform.values.defects import Defect, body_refused
 from planq.shared.platform.values.describe import excerpt
-from planq.shared.subjects.channels.kinds import DEFAULT_CHANNELS
 from planq.shared.subjects.tenants.config import TenantConfig
 
 MAX_NAME_CHARS = 128

@@ -15,6 +15,7 @@ from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.agentic.references.grammar import walk_strings
 from planq.shared.agentic.results.artifacts import MAX_STORED_BYTES
 from planq.shared.agentic.tools.policy import read_tool_policy
+from planq.shared.agentic.turns.channel_kinds import DEFAULT_CHANNELS
 from planq.shared.agentic.turns.messages import Policy
 from planq.shared.kernel.budget import read_budget
 from planq.shared.kernel.limits import Limits, read_tenant_limits
@@ -24,7 +25,6 @@ from planq.shared.platform.errors import InvalidRequest, capped
 from planq.shared.platform.values.defects import body_refused, defects_of_fields
 from planq.shared.platform.values.pointers import to_pointer
 from planq.shared.platform.values.schedule import MAX_REMINDERS
-from planq.shared.subjects.channels.kinds import DEFAULT_CHANNELS
 from planq.shared.subjects.tenants.prompt import check_tenant_prompt
 
 _NAME = Annotated[str, Field(min_length=1, max_length=200)]

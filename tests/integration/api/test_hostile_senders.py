@@ -13,10 +13,10 @@ import pytest
 from standardwebhooks import Webhook
 
 from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.kernel.states import Effect
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.settings.settings import Settings
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from tests.integration.api.conftest import SECRET_KEY, Api
 from tests.support.servers import TestPostgres

@@ -13,10 +13,10 @@ import httpx
 import pytest
 from telegram import User
 
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.kernel.questions import APPROVAL_SCHEMA, Addressee, Elicitation
 from planq.shared.kernel.states import AskedOf, ElicitationKind
 from planq.shared.settings.settings import Settings
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.channels.telegram import press_data
 from tests.integration.api.conftest import Api, problem_of

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from planq.deploy.cli.main import create_app
 from planq.deploy.cli.telegram import Groups, TenantBot
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import Conflict, DatabaseUnavailable
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.worker.channels.telegram import BotApi
 from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi

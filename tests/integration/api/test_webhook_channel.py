@@ -12,10 +12,10 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.kernel.questions import Elicitation
 from planq.shared.kernel.states import ElicitationKind
 from planq.shared.settings.settings import Settings
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets
 from tests.integration.api.conftest import SECRET_KEY, Api, problem_of

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from standardwebhooks import Webhook
 
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.platform.database import Database
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.tenants.master_keys import read_master_keys
 from planq.shared.subjects.webhooks.rules import LADDER
 from planq.shared.subjects.webhooks.signing import SigningSecrets

@@ -12,10 +12,10 @@ import pytest
 
 from planq.shared.agentic.agents.naming import NamedAgent
 from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.agentic.turns.messages import Policy
 from planq.shared.platform.database import Database
 from planq.shared.subjects.agents.store import DocumentStore
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.retention.store import CONVERSATIONS, Retention
 from planq.shared.subjects.schedules.store import ScheduleSweep

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, NotFound
-from planq.shared.subjects.channels.kinds import ChannelKind
 from planq.shared.subjects.webhooks.rules import DeliveryOutcome
 from tests.support.channels import HOLD, ChannelPost
 from tests.support.clock import move_clock
