@@ -1,10 +1,36 @@
+CREATE DOMAIN job_status AS TEXT CONSTRAINT ck_job_status CHECK (VALUE IN ('queued', 'planning', 'executing', 'responding', 'completed', 'failed', 'cancelled'));
+
+CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('responding', 'planning', 'completed'));
+
+CREATE DOMAIN on_failure AS TEXT CONSTRAINT ck_on_failure CHECK (VALUE IN ('fail', 'answer', 'continue', 'record'));
+
+CREATE DOMAIN job_respond AS TEXT CONSTRAINT ck_job_respond CHECK (VALUE IN ('model', 'output', 'none'));
+
+CREATE DOMAIN job_priority AS TEXT CONSTRAINT ck_job_priority CHECK (VALUE IN ('interactive', 'bulk'));
+
+CREATE DOMAIN step_kind AS TEXT CONSTRAINT ck_step_kind CHECK (VALUE IN ('tool', 'agent', 'parallel', 'elicitation', 'noop', 'abort'));
+
+CREATE DOMAIN step_lane AS TEXT CONSTRAINT ck_step_lane CHECK (VALUE ~ '^[a-z][a-z0-9_-]{0,31}$');
+
+CREATE DOMAIN step_effect AS TEXT CONSTRAINT ck_step_effect CHECK (VALUE IN ('pure', 'read', 'idempotent', 'unsafe'));
+
+CREATE DOMAIN step_status AS TEXT CONSTRAINT ck_step_status CHECK (VALUE IN ('pending', 'ready', 'running', 'waiting', 'succeeded', 'failed', 'skipped', 'cancelled'));
+
+CREATE DOMAIN step_recovery AS TEXT CONSTRAINT ck_step_recovery CHECK (VALUE IN ('fail', 'ask', 'find_out'));
+
+CREATE DOMAIN join_policy AS TEXT CONSTRAINT ck_join_policy CHECK (VALUE IN ('all', 'first_success', 'first_failure'));
+
+CREATE DOMAIN elicitation_kind AS TEXT CONSTRAINT ck_elicitation_kind CHECK (VALUE IN ('form', 'approval', 'outcome', 'url'));
+
+CREATE DOMAIN elicitation_status AS TEXT CONSTRAINT ck_elicitation_status CHECK (VALUE IN ('open', 'accepted', 'declined', 'cancelled', 'expired'));
+
+CREATE DOMAIN asked_of AS TEXT CONSTRAINT ck_asked_of CHECK (VALUE IN ('anyone', 'asker', 'ids', 'operator'));
+
 CREATE DOMAIN job_act AS TEXT CONSTRAINT ck_job_act CHECK (VALUE IN ('cancel', 'pause', 'resume', 'retry'));
 
 CREATE DOMAIN job_action_status AS TEXT CONSTRAINT ck_job_action_status CHECK (VALUE IN ('running', 'completed', 'cancelled'));
 
 CREATE DOMAIN batch_status AS TEXT CONSTRAINT ck_batch_status CHECK (VALUE IN ('uploading', 'validating', 'in_progress', 'cancelling', 'completed', 'failed', 'cancelled'));
-
-CREATE DOMAIN job_priority AS TEXT CONSTRAINT ck_job_priority CHECK (VALUE IN ('interactive', 'bulk'));
 
 CREATE DOMAIN batch_discount AS TEXT CONSTRAINT ck_batch_discount CHECK (VALUE IN ('provider'));
 
@@ -28,32 +54,6 @@ CREATE DOMAIN delivery_kind AS TEXT CONSTRAINT ck_delivery_kind CHECK (VALUE IN 
 
 CREATE DOMAIN delivery_status AS TEXT CONSTRAINT ck_delivery_status CHECK (VALUE IN ('pending', 'sending', 'sent', 'uncertain', 'failed'));
 
-CREATE DOMAIN job_status AS TEXT CONSTRAINT ck_job_status CHECK (VALUE IN ('queued', 'planning', 'executing', 'responding', 'completed', 'failed', 'cancelled'));
-
-CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('responding', 'planning', 'completed'));
-
-CREATE DOMAIN on_failure AS TEXT CONSTRAINT ck_on_failure CHECK (VALUE IN ('fail', 'answer', 'continue', 'record'));
-
-CREATE DOMAIN job_respond AS TEXT CONSTRAINT ck_job_respond CHECK (VALUE IN ('model', 'output', 'none'));
-
-CREATE DOMAIN step_kind AS TEXT CONSTRAINT ck_step_kind CHECK (VALUE IN ('tool', 'agent', 'parallel', 'elicitation', 'noop', 'abort'));
-
-CREATE DOMAIN step_lane AS TEXT CONSTRAINT ck_step_lane CHECK (VALUE ~ '^[a-z][a-z0-9_-]{0,31}$');
-
-CREATE DOMAIN step_effect AS TEXT CONSTRAINT ck_step_effect CHECK (VALUE IN ('pure', 'read', 'idempotent', 'unsafe'));
-
-CREATE DOMAIN step_status AS TEXT CONSTRAINT ck_step_status CHECK (VALUE IN ('pending', 'ready', 'running', 'waiting', 'succeeded', 'failed', 'skipped', 'cancelled'));
-
-CREATE DOMAIN step_recovery AS TEXT CONSTRAINT ck_step_recovery CHECK (VALUE IN ('fail', 'ask', 'find_out'));
-
-CREATE DOMAIN join_policy AS TEXT CONSTRAINT ck_join_policy CHECK (VALUE IN ('all', 'first_success', 'first_failure'));
-
-CREATE DOMAIN elicitation_kind AS TEXT CONSTRAINT ck_elicitation_kind CHECK (VALUE IN ('form', 'approval', 'outcome', 'url'));
-
-CREATE DOMAIN elicitation_status AS TEXT CONSTRAINT ck_elicitation_status CHECK (VALUE IN ('open', 'accepted', 'declined', 'cancelled', 'expired'));
-
-CREATE DOMAIN asked_of AS TEXT CONSTRAINT ck_asked_of CHECK (VALUE IN ('anyone', 'asker', 'ids', 'operator'));
-
 CREATE SEQUENCE jobs_ended_succeeded;
 
 CREATE SEQUENCE jobs_ended_partial;
@@ -63,6 +63,181 @@ CREATE SEQUENCE jobs_ended_incomplete;
 CREATE SEQUENCE jobs_ended_failed;
 
 CREATE SEQUENCE jobs_ended_cancelled;
+
+CREATE TABLE plans (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    body JSON,
+    errors JSON,
+    reuse JSON,
+    reply JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_plans PRIMARY KEY (job_id, round)
+);
+
+CREATE TABLE steps (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    index INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    kind step_kind DEFAULT 'tool' NOT NULL,
+    tool_name TEXT NOT NULL,
+    lane step_lane NOT NULL,
+    effect step_effect NOT NULL,
+    status step_status NOT NULL,
+    arguments JSON NOT NULL,
+    verbatim BOOLEAN DEFAULT false NOT NULL,
+    inputs INTEGER[] DEFAULT '{}' NOT NULL,
+    depends_on INTEGER[] DEFAULT '{}' NOT NULL,
+    dependents INTEGER[] DEFAULT '{}' NOT NULL,
+    pending INTEGER DEFAULT 0 NOT NULL,
+    path INTEGER DEFAULT 0 NOT NULL,
+    attempt INTEGER DEFAULT 0 NOT NULL,
+    retry JSON NOT NULL,
+    worker_losses INTEGER DEFAULT 0 NOT NULL,
+    releases INTEGER DEFAULT 0 NOT NULL,
+    timeout_seconds FLOAT NOT NULL,
+    worker_id UUID,
+    run_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    wake_at TIMESTAMP WITH TIME ZONE,
+    wakes INTEGER DEFAULT 0 NOT NULL,
+    deadline TIMESTAMP WITH TIME ZONE,
+    output JSON,
+    payload_hash BYTEA,
+    output_bytes BIGINT,
+    wanted JSON,
+    excerpts JSON,
+    content TEXT,
+    recovery step_recovery DEFAULT 'fail' NOT NULL,
+    in_doubt BOOLEAN DEFAULT false NOT NULL,
+    is_known BOOLEAN DEFAULT false NOT NULL,
+    elicitation_id UUID,
+    asked_at TIMESTAMP WITH TIME ZONE,
+    is_asked_ahead BOOLEAN DEFAULT false NOT NULL,
+    waits_for join_policy,
+    max_parallel INTEGER,
+    note JSON,
+    joined BOOLEAN DEFAULT false NOT NULL,
+    children UUID[],
+    open_children INTEGER,
+    next_child INTEGER,
+    reused_job UUID,
+    reused_index INTEGER,
+    origin_job UUID,
+    origin_index INTEGER,
+    tool_digest TEXT,
+    tool_away_since TIMESTAMP WITH TIME ZONE,
+    longest_seconds FLOAT,
+    progress JSON,
+    cost_usd NUMERIC,
+    charges JSON,
+    error JSON,
+    started_at TIMESTAMP WITH TIME ZONE,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_steps PRIMARY KEY (job_id, index)
+);
+
+CREATE INDEX ix_steps_awaiting_tools ON steps (tool_away_since) WHERE status = 'ready' AND tool_away_since IS NOT NULL;
+
+CREATE INDEX ix_steps_held ON steps (job_id, path DESC, index) WHERE status = 'ready' AND wake_at IS NULL;
+
+CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
+
+CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
+
+CREATE INDEX ix_steps_wake_at ON steps (wake_at) INCLUDE (status) WHERE status IN ('pending', 'ready', 'waiting');
+
+CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status IN ('running');
+
+CREATE TABLE payloads (
+    hash BYTEA NOT NULL,
+    tenant_id TEXT NOT NULL,
+    body BYTEA,
+    location TEXT,
+    size BIGINT DEFAULT 0 NOT NULL,
+    preview JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
+);
+
+CREATE INDEX ix_payloads_created_at ON payloads (created_at);
+
+CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
+
+ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE TABLE payload_objects (
+    location TEXT NOT NULL,
+    tenant_id TEXT NOT NULL,
+    is_doomed BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payload_objects PRIMARY KEY (location)
+);
+
+CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
+
+CREATE TABLE model_calls (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    round INTEGER DEFAULT 0 NOT NULL,
+    step_index INTEGER,
+    purpose TEXT NOT NULL,
+    model TEXT NOT NULL,
+    attempts INTEGER DEFAULT 1 NOT NULL,
+    latency_ms INTEGER DEFAULT 0 NOT NULL,
+    input_tokens INTEGER DEFAULT 0 NOT NULL,
+    output_tokens INTEGER DEFAULT 0 NOT NULL,
+    cache_read_tokens INTEGER DEFAULT 0 NOT NULL,
+    cache_write_tokens INTEGER DEFAULT 0 NOT NULL,
+    cost_usd NUMERIC,
+    error JSON,
+    exchange JSON,
+    call_id UUID,
+    is_retried BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_model_calls PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_model_calls_job_id ON model_calls (job_id);
+
+CREATE TABLE schedules (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    user_id TEXT DEFAULT '' NOT NULL,
+    name TEXT DEFAULT '' NOT NULL,
+    agent TEXT,
+    input TEXT NOT NULL,
+    cron TEXT,
+    timezone TEXT DEFAULT 'UTC' NOT NULL,
+    strategy TEXT DEFAULT 'plan' NOT NULL,
+    priority job_priority DEFAULT 'interactive' NOT NULL,
+    loop_block JSON,
+    model TEXT,
+    limits JSON,
+    budget JSON,
+    tools TEXT[],
+    conversation_id UUID,
+    next_at TIMESTAMP WITH TIME ZONE,
+    last_job_id UUID,
+    error TEXT,
+    is_active BOOLEAN DEFAULT true NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_schedules PRIMARY KEY (id),
+    CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
+);
+
+CREATE INDEX ix_schedules_conversation_id ON schedules (conversation_id) WHERE conversation_id IS NOT NULL;
+
+CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
+
+CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
+
+CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
+
+CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
 
 CREATE TABLE workers (
     id UUID NOT NULL,
@@ -131,6 +306,21 @@ CREATE TABLE skills (
     CONSTRAINT pk_skills PRIMARY KEY (tenant_id, name, version)
 );
 
+CREATE TABLE events (
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    sequence BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    data JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_events PRIMARY KEY (xid, sequence)
+);
+
+CREATE INDEX ix_events_job_id ON events (job_id, xid);
+
+CREATE INDEX ix_events_tenant_id ON events (tenant_id, xid);
+
 CREATE TABLE insights (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -197,6 +387,45 @@ CREATE TABLE insight_cursor (
     CONSTRAINT pk_insight_cursor PRIMARY KEY (id)
 );
 
+CREATE TABLE tallies (
+    name TEXT NOT NULL,
+    labels TEXT[] NOT NULL,
+    number NUMERIC NOT NULL,
+    CONSTRAINT pk_tallies PRIMARY KEY (name, labels)
+);
+
+CREATE TABLE daily_costs (
+    tenant_id TEXT NOT NULL,
+    day DATE NOT NULL,
+    agent TEXT NOT NULL,
+    model TEXT NOT NULL,
+    calls BIGINT DEFAULT 0 NOT NULL,
+    unpriced_calls BIGINT DEFAULT 0 NOT NULL,
+    input_tokens BIGINT DEFAULT 0 NOT NULL,
+    output_tokens BIGINT DEFAULT 0 NOT NULL,
+    cache_read_tokens BIGINT DEFAULT 0 NOT NULL,
+    cache_write_tokens BIGINT DEFAULT 0 NOT NULL,
+    cost_usd NUMERIC DEFAULT 0 NOT NULL,
+    CONSTRAINT pk_daily_costs PRIMARY KEY (tenant_id, day, agent, model)
+);
+
+CREATE TABLE tally_marks (
+    id INTEGER NOT NULL,
+    xid xid8 DEFAULT '0' NOT NULL,
+    sequence BIGINT DEFAULT 0 NOT NULL,
+    calls BIGINT DEFAULT 0 NOT NULL,
+    drawn BIGINT DEFAULT 0 NOT NULL,
+    drawn_below xid8 DEFAULT '0' NOT NULL,
+    CONSTRAINT pk_tally_marks PRIMARY KEY (id)
+);
+
+CREATE TABLE report_leases (
+    id INTEGER NOT NULL,
+    held_by UUID NOT NULL,
+    held_until TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_report_leases PRIMARY KEY (id)
+);
+
 CREATE TABLE documents (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -258,45 +487,6 @@ CREATE UNLOGGED TABLE watches (
     CONSTRAINT pk_watches PRIMARY KEY (job_id, process)
 );
 
-CREATE TABLE tallies (
-    name TEXT NOT NULL,
-    labels TEXT[] NOT NULL,
-    number NUMERIC NOT NULL,
-    CONSTRAINT pk_tallies PRIMARY KEY (name, labels)
-);
-
-CREATE TABLE daily_costs (
-    tenant_id TEXT NOT NULL,
-    day DATE NOT NULL,
-    agent TEXT NOT NULL,
-    model TEXT NOT NULL,
-    calls BIGINT DEFAULT 0 NOT NULL,
-    unpriced_calls BIGINT DEFAULT 0 NOT NULL,
-    input_tokens BIGINT DEFAULT 0 NOT NULL,
-    output_tokens BIGINT DEFAULT 0 NOT NULL,
-    cache_read_tokens BIGINT DEFAULT 0 NOT NULL,
-    cache_write_tokens BIGINT DEFAULT 0 NOT NULL,
-    cost_usd NUMERIC DEFAULT 0 NOT NULL,
-    CONSTRAINT pk_daily_costs PRIMARY KEY (tenant_id, day, agent, model)
-);
-
-CREATE TABLE tally_marks (
-    id INTEGER NOT NULL,
-    xid xid8 DEFAULT '0' NOT NULL,
-    sequence BIGINT DEFAULT 0 NOT NULL,
-    calls BIGINT DEFAULT 0 NOT NULL,
-    drawn BIGINT DEFAULT 0 NOT NULL,
-    drawn_below xid8 DEFAULT '0' NOT NULL,
-    CONSTRAINT pk_tally_marks PRIMARY KEY (id)
-);
-
-CREATE TABLE report_leases (
-    id INTEGER NOT NULL,
-    held_by UUID NOT NULL,
-    held_until TIMESTAMP WITH TIME ZONE NOT NULL,
-    CONSTRAINT pk_report_leases PRIMARY KEY (id)
-);
-
 CREATE TABLE tenants (
     id TEXT NOT NULL,
     name TEXT DEFAULT '' NOT NULL,
@@ -352,68 +542,124 @@ CREATE UNLOGGED TABLE rate_marks (
 
 CREATE INDEX ix_rate_marks_channel ON rate_marks (tenant_id, channel, channel_number);
 
-CREATE TABLE payloads (
-    hash BYTEA NOT NULL,
-    tenant_id TEXT NOT NULL,
-    body BYTEA,
-    location TEXT,
-    size BIGINT DEFAULT 0 NOT NULL,
-    preview JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
-);
-
-CREATE INDEX ix_payloads_created_at ON payloads (created_at);
-
-CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
-
-ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
-
-CREATE TABLE payload_objects (
-    location TEXT NOT NULL,
-    tenant_id TEXT NOT NULL,
-    is_doomed BOOLEAN DEFAULT false NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_payload_objects PRIMARY KEY (location)
-);
-
-CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
-
-CREATE TABLE schedules (
+CREATE TABLE jobs (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
-    user_id TEXT DEFAULT '' NOT NULL,
-    name TEXT DEFAULT '' NOT NULL,
-    agent TEXT,
-    input TEXT NOT NULL,
-    cron TEXT,
-    timezone TEXT DEFAULT 'UTC' NOT NULL,
-    strategy TEXT DEFAULT 'plan' NOT NULL,
-    priority job_priority DEFAULT 'interactive' NOT NULL,
-    loop_block JSON,
-    model TEXT,
-    limits JSON,
-    budget JSON,
-    tools TEXT[],
+    parent_job_id UUID,
+    parent_step_index INTEGER,
+    parent_round INTEGER,
+    child_position INTEGER,
+    child_key TEXT,
+    is_joined BOOLEAN DEFAULT false NOT NULL,
+    is_untold BOOLEAN DEFAULT false NOT NULL,
+    root_job_id UUID,
+    depth INTEGER DEFAULT 0 NOT NULL,
     conversation_id UUID,
-    next_at TIMESTAMP WITH TIME ZONE,
-    last_job_id UUID,
-    error TEXT,
-    is_active BOOLEAN DEFAULT true NOT NULL,
+    history JSON,
+    in_message_flow BOOLEAN DEFAULT false NOT NULL,
+    batch_id UUID,
+    batch_line INTEGER,
+    agent_name TEXT,
+    agent_version INTEGER,
+    skill_versions INTEGER[],
+    action TEXT,
+    with_input JSON,
+    strategy TEXT NOT NULL,
+    loop_block JSON,
+    status job_status DEFAULT 'queued' NOT NULL,
+    round INTEGER DEFAULT 0 NOT NULL,
+    after_steps after_steps DEFAULT 'responding' NOT NULL,
+    on_failure on_failure DEFAULT 'answer' NOT NULL,
+    respond job_respond DEFAULT 'model' NOT NULL,
+    on_incomplete TEXT,
+    model_settings JSON,
+    incomplete JSON,
+    rounds_deadline TIMESTAMP WITH TIME ZONE,
+    stop_reason TEXT,
+    model TEXT NOT NULL,
+    stage_worker UUID,
+    stage_attempt INTEGER DEFAULT 0 NOT NULL,
+    stage_losses INTEGER DEFAULT 0 NOT NULL,
+    stage_retry JSON,
+    open_steps INTEGER DEFAULT 0 NOT NULL,
+    places INTEGER,
+    out_steps INTEGER,
+    held_steps INTEGER DEFAULT 0 NOT NULL,
+    failed_steps INTEGER DEFAULT 0 NOT NULL,
+    halt_index INTEGER,
+    limits JSON NOT NULL,
+    budget JSON,
+    priority job_priority DEFAULT 'interactive' NOT NULL,
+    run_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    wake_at TIMESTAMP WITH TIME ZONE,
+    wakes INTEGER DEFAULT 0 NOT NULL,
+    deadline TIMESTAMP WITH TIME ZONE,
+    cancel_requested_at TIMESTAMP WITH TIME ZONE,
+    paused_at TIMESTAMP WITH TIME ZONE,
+    expires_at TIMESTAMP WITH TIME ZONE,
+    forked_from UUID,
+    open_questions INTEGER DEFAULT 0 NOT NULL,
+    resumes INTEGER DEFAULT 0 NOT NULL,
+    idempotency_key TEXT,
+    request_hash TEXT,
+    callback_url TEXT,
+    user_id TEXT DEFAULT '' NOT NULL,
+    trace_id TEXT DEFAULT '' NOT NULL,
+    input TEXT NOT NULL,
+    parts JSONB,
+    tools TEXT[],
+    answer TEXT,
+    preview TEXT,
+    output JSON,
+    chained JSON,
+    error JSON,
+    metadata JSON,
+    model_calls INTEGER DEFAULT 0 NOT NULL,
+    input_tokens BIGINT DEFAULT 0 NOT NULL,
+    output_tokens BIGINT DEFAULT 0 NOT NULL,
+    cache_read_tokens BIGINT DEFAULT 0 NOT NULL,
+    cache_write_tokens BIGINT DEFAULT 0 NOT NULL,
+    cost_usd NUMERIC,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_schedules PRIMARY KEY (id),
-    CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
+    started_at TIMESTAMP WITH TIME ZONE,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_jobs PRIMARY KEY (id),
+    CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE INDEX ix_schedules_conversation_id ON schedules (conversation_id) WHERE conversation_id IS NOT NULL;
+CREATE INDEX ix_jobs_asking ON jobs (id) WHERE open_questions > 0;
 
-CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
+CREATE INDEX ix_jobs_awaiting_models ON jobs (tenant_id) WHERE stage_retry IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'responding');
 
-CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
+CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status = 'executing' AND deadline IS NOT NULL AND paused_at IS NULL;
 
-CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
+CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'responding') AND paused_at IS NULL;
 
-CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
+CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'responding');
+
+CREATE INDEX ix_jobs_holding ON jobs (id) WHERE held_steps > 0;
+
+CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
+
+CREATE INDEX ix_jobs_message_flow ON jobs (tenant_id, id) WHERE in_message_flow AND parent_job_id IS NULL;
+
+CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
+
+CREATE INDEX ix_jobs_parts ON jobs USING gin (parts jsonb_path_ops) WHERE parts IS NOT NULL;
+
+CREATE INDEX ix_jobs_pins ON jobs (tenant_id, agent_name, coalesce(agent_version, 0), coalesce(skill_versions, '{}')) WHERE agent_name IS NOT NULL;
+
+CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
+
+CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, strategy, id);
+
+CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'responding');
+
+CREATE INDEX ix_jobs_unserved ON jobs (finished_at) WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL) AND status IN ('completed', 'failed', 'cancelled');
+
+CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) INCLUDE (status, priority) WHERE status IN ('queued', 'planning', 'executing', 'responding');
+
+CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE worker_tools (
     worker_id UUID NOT NULL,
@@ -635,124 +881,120 @@ CREATE TABLE channels (
     CONSTRAINT fk_channels_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE TABLE jobs (
+CREATE TABLE elicitations (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
-    parent_job_id UUID,
-    parent_step_index INTEGER,
-    parent_round INTEGER,
-    child_position INTEGER,
-    child_key TEXT,
-    is_joined BOOLEAN DEFAULT false NOT NULL,
-    is_untold BOOLEAN DEFAULT false NOT NULL,
-    root_job_id UUID,
-    depth INTEGER DEFAULT 0 NOT NULL,
-    conversation_id UUID,
-    history JSON,
+    job_id UUID NOT NULL,
+    root_job_id UUID NOT NULL,
     in_message_flow BOOLEAN DEFAULT false NOT NULL,
-    batch_id UUID,
-    batch_line INTEGER,
-    agent_name TEXT,
-    agent_version INTEGER,
-    skill_versions INTEGER[],
-    action TEXT,
-    with_input JSON,
-    strategy TEXT NOT NULL,
-    loop_block JSON,
-    status job_status DEFAULT 'queued' NOT NULL,
-    round INTEGER DEFAULT 0 NOT NULL,
-    after_steps after_steps DEFAULT 'responding' NOT NULL,
-    on_failure on_failure DEFAULT 'answer' NOT NULL,
-    respond job_respond DEFAULT 'model' NOT NULL,
-    on_incomplete TEXT,
-    model_settings JSON,
-    incomplete JSON,
-    rounds_deadline TIMESTAMP WITH TIME ZONE,
-    stop_reason TEXT,
-    model TEXT NOT NULL,
-    stage_worker UUID,
-    stage_attempt INTEGER DEFAULT 0 NOT NULL,
-    stage_losses INTEGER DEFAULT 0 NOT NULL,
-    stage_retry JSON,
-    open_steps INTEGER DEFAULT 0 NOT NULL,
-    places INTEGER,
-    out_steps INTEGER,
-    held_steps INTEGER DEFAULT 0 NOT NULL,
-    failed_steps INTEGER DEFAULT 0 NOT NULL,
-    halt_index INTEGER,
-    limits JSON NOT NULL,
-    budget JSON,
-    priority job_priority DEFAULT 'interactive' NOT NULL,
-    run_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    wake_at TIMESTAMP WITH TIME ZONE,
-    wakes INTEGER DEFAULT 0 NOT NULL,
-    deadline TIMESTAMP WITH TIME ZONE,
-    cancel_requested_at TIMESTAMP WITH TIME ZONE,
-    paused_at TIMESTAMP WITH TIME ZONE,
-    expires_at TIMESTAMP WITH TIME ZONE,
-    forked_from UUID,
-    open_questions INTEGER DEFAULT 0 NOT NULL,
-    resumes INTEGER DEFAULT 0 NOT NULL,
-    idempotency_key TEXT,
-    request_hash TEXT,
-    callback_url TEXT,
-    user_id TEXT DEFAULT '' NOT NULL,
-    trace_id TEXT DEFAULT '' NOT NULL,
-    input TEXT NOT NULL,
-    parts JSONB,
-    tools TEXT[],
-    answer TEXT,
-    preview TEXT,
-    output JSON,
-    chained JSON,
-    error JSON,
-    metadata JSON,
-    model_calls INTEGER DEFAULT 0 NOT NULL,
-    input_tokens BIGINT DEFAULT 0 NOT NULL,
-    output_tokens BIGINT DEFAULT 0 NOT NULL,
-    cache_read_tokens BIGINT DEFAULT 0 NOT NULL,
-    cache_write_tokens BIGINT DEFAULT 0 NOT NULL,
-    cost_usd NUMERIC,
+    round INTEGER NOT NULL,
+    step_index INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    ordinal INTEGER DEFAULT 0 NOT NULL,
+    kind elicitation_kind NOT NULL,
+    status elicitation_status DEFAULT 'open' NOT NULL,
+    message TEXT NOT NULL,
+    schema JSON,
+    url TEXT,
+    details JSON,
+    default_content JSON,
+    state JSON,
+    asked_of asked_of DEFAULT 'anyone' NOT NULL,
+    asked_ids TEXT[],
+    content JSON,
+    reason TEXT,
+    answered_by TEXT,
+    answered_key TEXT,
+    answered_key_id UUID,
+    channel TEXT,
+    is_spent BOOLEAN DEFAULT false NOT NULL,
+    is_secret BOOLEAN DEFAULT false NOT NULL,
+    call_sha256 TEXT,
+    waiting_since TIMESTAMP WITH TIME ZONE,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    started_at TIMESTAMP WITH TIME ZONE,
-    finished_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_jobs PRIMARY KEY (id),
-    CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+    answered_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_elicitations PRIMARY KEY (id),
+    CONSTRAINT fk_elicitations_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_jobs_asking ON jobs (id) WHERE open_questions > 0;
+CREATE INDEX ix_elicitations_asking ON elicitations (root_job_id, id) WHERE status = 'open';
 
-CREATE INDEX ix_jobs_awaiting_models ON jobs (tenant_id) WHERE stage_retry IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'responding');
+CREATE INDEX ix_elicitations_closed ON elicitations (tenant_id, status, id) WHERE status <> 'open';
 
-CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status = 'executing' AND deadline IS NOT NULL AND paused_at IS NULL;
+CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
 
-CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'responding') AND paused_at IS NULL;
+CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
 
-CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'responding');
+CREATE INDEX ix_elicitations_message_flow ON elicitations (tenant_id, id) WHERE in_message_flow;
 
-CREATE INDEX ix_jobs_holding ON jobs (id) WHERE held_steps > 0;
+CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
 
-CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
+CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
 
-CREATE INDEX ix_jobs_message_flow ON jobs (tenant_id, id) WHERE in_message_flow AND parent_job_id IS NULL;
+CREATE TABLE artifacts (
+    tenant_id TEXT NOT NULL,
+    id TEXT NOT NULL,
+    version INTEGER DEFAULT 1 NOT NULL,
+    job_id UUID NOT NULL,
+    step_index INTEGER,
+    tool_name TEXT,
+    skill_id TEXT,
+    type TEXT,
+    metadata JSON,
+    body JSON,
+    payload_hash BYTEA,
+    media_type TEXT,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_artifacts PRIMARY KEY (tenant_id, id, version),
+    CONSTRAINT fk_artifacts_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
 
-CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
+CREATE INDEX ix_artifacts_job_id ON artifacts (job_id);
 
-CREATE INDEX ix_jobs_parts ON jobs USING gin (parts jsonb_path_ops) WHERE parts IS NOT NULL;
+CREATE INDEX ix_artifacts_payload_hash ON artifacts (payload_hash) WHERE payload_hash IS NOT NULL;
 
-CREATE INDEX ix_jobs_pins ON jobs (tenant_id, agent_name, coalesce(agent_version, 0), coalesce(skill_versions, '{}')) WHERE agent_name IS NOT NULL;
+CREATE TABLE messages (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    call_id TEXT,
+    name TEXT,
+    content JSON,
+    is_preview BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_messages PRIMARY KEY (id),
+    CONSTRAINT fk_messages_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
 
-CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
+CREATE INDEX ix_messages_job_id ON messages (job_id, id);
 
-CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, strategy, id);
+CREATE TABLE budgets (
+    root_job_id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    warned_at TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_budgets PRIMARY KEY (root_job_id),
+    CONSTRAINT fk_budgets_root_job_id FOREIGN KEY(root_job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
 
-CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'responding');
+CREATE TABLE budget_holds (
+    job_id UUID NOT NULL,
+    index INTEGER DEFAULT -1 NOT NULL,
+    root_job_id UUID NOT NULL,
+    round INTEGER DEFAULT 0 NOT NULL,
+    attempt INTEGER NOT NULL,
+    call_id UUID,
+    tokens BIGINT NOT NULL,
+    cost_usd NUMERIC DEFAULT 0 NOT NULL,
+    model_calls INTEGER NOT NULL,
+    steps INTEGER NOT NULL,
+    owed_until TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_budget_holds PRIMARY KEY (job_id, index),
+    CONSTRAINT fk_budget_holds_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
 
-CREATE INDEX ix_jobs_unserved ON jobs (finished_at) WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL) AND status IN ('completed', 'failed', 'cancelled');
-
-CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) INCLUDE (status, priority) WHERE status IN ('queued', 'planning', 'executing', 'responding');
-
-CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX ix_budget_holds_root_job_id ON budget_holds (root_job_id);
 
 CREATE TABLE tracebacks (
     job_id UUID NOT NULL,
@@ -918,21 +1160,6 @@ CREATE UNIQUE INDEX uq_conversation_messages_idempotency_key ON conversation_mes
 
 CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (conversation_id, source_id) WHERE source_id IS NOT NULL;
 
-CREATE TABLE events (
-    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    sequence BIGINT GENERATED ALWAYS AS IDENTITY,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    kind TEXT NOT NULL,
-    data JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_events PRIMARY KEY (xid, sequence)
-);
-
-CREATE INDEX ix_events_job_id ON events (job_id, xid);
-
-CREATE INDEX ix_events_tenant_id ON events (tenant_id, xid);
-
 CREATE TABLE deliveries (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -981,230 +1208,3 @@ CREATE INDEX ix_deliveries_order ON deliveries (conversation_id, created_at, id)
 CREATE INDEX ix_deliveries_run_at ON deliveries (run_at) WHERE status IN ('pending', 'sending');
 
 CREATE INDEX ix_deliveries_worker_id ON deliveries (worker_id) WHERE status = 'sending';
-
-CREATE TABLE plans (
-    job_id UUID NOT NULL,
-    round INTEGER NOT NULL,
-    tenant_id TEXT NOT NULL,
-    source TEXT NOT NULL,
-    body JSON,
-    errors JSON,
-    reuse JSON,
-    reply JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_plans PRIMARY KEY (job_id, round)
-);
-
-CREATE TABLE steps (
-    job_id UUID NOT NULL,
-    round INTEGER NOT NULL,
-    index INTEGER NOT NULL,
-    tenant_id TEXT NOT NULL,
-    kind step_kind DEFAULT 'tool' NOT NULL,
-    tool_name TEXT NOT NULL,
-    lane step_lane NOT NULL,
-    effect step_effect NOT NULL,
-    status step_status NOT NULL,
-    arguments JSON NOT NULL,
-    verbatim BOOLEAN DEFAULT false NOT NULL,
-    inputs INTEGER[] DEFAULT '{}' NOT NULL,
-    depends_on INTEGER[] DEFAULT '{}' NOT NULL,
-    dependents INTEGER[] DEFAULT '{}' NOT NULL,
-    pending INTEGER DEFAULT 0 NOT NULL,
-    path INTEGER DEFAULT 0 NOT NULL,
-    attempt INTEGER DEFAULT 0 NOT NULL,
-    retry JSON NOT NULL,
-    worker_losses INTEGER DEFAULT 0 NOT NULL,
-    releases INTEGER DEFAULT 0 NOT NULL,
-    timeout_seconds FLOAT NOT NULL,
-    worker_id UUID,
-    run_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    wake_at TIMESTAMP WITH TIME ZONE,
-    wakes INTEGER DEFAULT 0 NOT NULL,
-    deadline TIMESTAMP WITH TIME ZONE,
-    output JSON,
-    payload_hash BYTEA,
-    output_bytes BIGINT,
-    wanted JSON,
-    excerpts JSON,
-    content TEXT,
-    recovery step_recovery DEFAULT 'fail' NOT NULL,
-    in_doubt BOOLEAN DEFAULT false NOT NULL,
-    is_known BOOLEAN DEFAULT false NOT NULL,
-    elicitation_id UUID,
-    asked_at TIMESTAMP WITH TIME ZONE,
-    is_asked_ahead BOOLEAN DEFAULT false NOT NULL,
-    waits_for join_policy,
-    max_parallel INTEGER,
-    note JSON,
-    joined BOOLEAN DEFAULT false NOT NULL,
-    children UUID[],
-    open_children INTEGER,
-    next_child INTEGER,
-    reused_job UUID,
-    reused_index INTEGER,
-    origin_job UUID,
-    origin_index INTEGER,
-    tool_digest TEXT,
-    tool_away_since TIMESTAMP WITH TIME ZONE,
-    longest_seconds FLOAT,
-    progress JSON,
-    cost_usd NUMERIC,
-    charges JSON,
-    error JSON,
-    started_at TIMESTAMP WITH TIME ZONE,
-    finished_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_steps PRIMARY KEY (job_id, index)
-);
-
-CREATE INDEX ix_steps_awaiting_tools ON steps (tool_away_since) WHERE status = 'ready' AND tool_away_since IS NOT NULL;
-
-CREATE INDEX ix_steps_held ON steps (job_id, path DESC, index) WHERE status = 'ready' AND wake_at IS NULL;
-
-CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
-
-CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
-
-CREATE INDEX ix_steps_wake_at ON steps (wake_at) INCLUDE (status) WHERE status IN ('pending', 'ready', 'waiting');
-
-CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status IN ('running');
-
-CREATE TABLE elicitations (
-    id UUID NOT NULL,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    root_job_id UUID NOT NULL,
-    in_message_flow BOOLEAN DEFAULT false NOT NULL,
-    round INTEGER NOT NULL,
-    step_index INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    ordinal INTEGER DEFAULT 0 NOT NULL,
-    kind elicitation_kind NOT NULL,
-    status elicitation_status DEFAULT 'open' NOT NULL,
-    message TEXT NOT NULL,
-    schema JSON,
-    url TEXT,
-    details JSON,
-    default_content JSON,
-    state JSON,
-    asked_of asked_of DEFAULT 'anyone' NOT NULL,
-    asked_ids TEXT[],
-    content JSON,
-    reason TEXT,
-    answered_by TEXT,
-    answered_key TEXT,
-    answered_key_id UUID,
-    channel TEXT,
-    is_spent BOOLEAN DEFAULT false NOT NULL,
-    is_secret BOOLEAN DEFAULT false NOT NULL,
-    call_sha256 TEXT,
-    waiting_since TIMESTAMP WITH TIME ZONE,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    answered_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_elicitations PRIMARY KEY (id),
-    CONSTRAINT fk_elicitations_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_elicitations_asking ON elicitations (root_job_id, id) WHERE status = 'open';
-
-CREATE INDEX ix_elicitations_closed ON elicitations (tenant_id, status, id) WHERE status <> 'open';
-
-CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
-
-CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
-
-CREATE INDEX ix_elicitations_message_flow ON elicitations (tenant_id, id) WHERE in_message_flow;
-
-CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
-
-CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
-
-CREATE TABLE artifacts (
-    tenant_id TEXT NOT NULL,
-    id TEXT NOT NULL,
-    version INTEGER DEFAULT 1 NOT NULL,
-    job_id UUID NOT NULL,
-    step_index INTEGER,
-    tool_name TEXT,
-    skill_id TEXT,
-    type TEXT,
-    metadata JSON,
-    body JSON,
-    payload_hash BYTEA,
-    media_type TEXT,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_artifacts PRIMARY KEY (tenant_id, id, version),
-    CONSTRAINT fk_artifacts_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_artifacts_job_id ON artifacts (job_id);
-
-CREATE INDEX ix_artifacts_payload_hash ON artifacts (payload_hash) WHERE payload_hash IS NOT NULL;
-
-CREATE TABLE model_calls (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    round INTEGER DEFAULT 0 NOT NULL,
-    step_index INTEGER,
-    purpose TEXT NOT NULL,
-    model TEXT NOT NULL,
-    attempts INTEGER DEFAULT 1 NOT NULL,
-    latency_ms INTEGER DEFAULT 0 NOT NULL,
-    input_tokens INTEGER DEFAULT 0 NOT NULL,
-    output_tokens INTEGER DEFAULT 0 NOT NULL,
-    cache_read_tokens INTEGER DEFAULT 0 NOT NULL,
-    cache_write_tokens INTEGER DEFAULT 0 NOT NULL,
-    cost_usd NUMERIC,
-    error JSON,
-    exchange JSON,
-    call_id UUID,
-    is_retried BOOLEAN DEFAULT false NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_model_calls PRIMARY KEY (id)
-);
-
-CREATE INDEX ix_model_calls_job_id ON model_calls (job_id);
-
-CREATE TABLE messages (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    kind TEXT NOT NULL,
-    call_id TEXT,
-    name TEXT,
-    content JSON,
-    is_preview BOOLEAN DEFAULT false NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_messages PRIMARY KEY (id),
-    CONSTRAINT fk_messages_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_messages_job_id ON messages (job_id, id);
-
-CREATE TABLE budgets (
-    root_job_id UUID NOT NULL,
-    tenant_id TEXT NOT NULL,
-    warned_at TIMESTAMP WITH TIME ZONE,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_budgets PRIMARY KEY (root_job_id),
-    CONSTRAINT fk_budgets_root_job_id FOREIGN KEY(root_job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE TABLE budget_holds (
-    job_id UUID NOT NULL,
-    index INTEGER DEFAULT -1 NOT NULL,
-    root_job_id UUID NOT NULL,
-    round INTEGER DEFAULT 0 NOT NULL,
-    attempt INTEGER NOT NULL,
-    call_id UUID,
-    tokens BIGINT NOT NULL,
-    cost_usd NUMERIC DEFAULT 0 NOT NULL,
-    model_calls INTEGER NOT NULL,
-    steps INTEGER NOT NULL,
-    owed_until TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_budget_holds PRIMARY KEY (job_id, index),
-    CONSTRAINT fk_budget_holds_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_budget_holds_root_job_id ON budget_holds (root_job_id);
