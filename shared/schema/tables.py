@@ -1,5 +1,7 @@
 """Every table of planq: who imports this has `SQLModel.metadata` whole."""
 
+from sqlmodel import SQLModel
+
 from planq.shared.kernel import tables as kernel
 from planq.shared.kernel import traceback_tables as tracebacks
 from planq.shared.kernel import worker_tables as workers
@@ -16,7 +18,10 @@ from planq.shared.subjects.streams import tables as streams
 from planq.shared.subjects.tenants import tables as tenants
 from planq.shared.subjects.webhooks import tables as webhooks
 
+METADATA = SQLModel.metadata
+
 __all__ = [
+    "METADATA",
     "actions",
     "adaptations",
     "agents",

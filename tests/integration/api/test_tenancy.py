@@ -14,12 +14,12 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from sqlmodel import SQLModel
 
 from planq.api.access.scopes import opening_of
 from planq.api.intake.message_flow import plan_id_of
 from planq.shared.kernel.states import Strategy
 from planq.shared.platform.database import Database
+from planq.shared.schema.tables import METADATA
 from planq.shared.subjects.conversations.store import ConversationStore
 from planq.shared.subjects.tenants.api_keys import ApiKeyStore
 from planq.shared.subjects.tenants.config import TenantConfig
@@ -34,11 +34,7 @@ from tests.support.waiting import eventually
 OWNER, RIVAL = "acme", "rival"
 SECRET = "the colour of the vault"
 SCOPES = frozenset({KeyScope.JOBS, KeyScope.MESSAGES})
-TABLES = [
-    table.name
-    for table in SQLModel.metadata.sorted_tables
-    if "tenant_id" in table.columns and table.name != "api_keys"
-]
+TABLES = [table.name for table in METADATA.sorted_tables if "tenant_id" in table.columns and table.name != "api_keys"]
 """All but the keys, which note that they were used."""
 
 DOCUMENT = {"name": "clerk", "description": SECRET, "instructions": SECRET}
