@@ -18,8 +18,8 @@ from planq.shared.kernel.store.codec import requested_wakes
 from planq.shared.kernel.sweep import SweepResult
 from planq.shared.platform.database import Database, Row, as_json
 from planq.shared.platform.errors import DatabaseUnavailable, ExecutionFailed, PlanqError, storable
-from planq.shared.subjects.actions.store import is_meant, selected_jobs
 from planq.shared.subjects.jobs.again import seconds_again, steps_with_unknown_outcome
+from planq.shared.subjects.jobs.find import is_meant, selected_jobs
 from planq.shared.subjects.jobs.selection import JobAct, JobFilter
 
 _log = logging.getLogger("planq.actions")

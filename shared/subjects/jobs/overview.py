@@ -12,7 +12,7 @@ from planq.shared.kernel.store.codec import array_text
 from planq.shared.platform.database import Database, Row
 from planq.shared.platform.errors import NotFound
 from planq.shared.platform.values.decoding import decode_stored
-from planq.shared.subjects.actions.store import FoundJobs, found_jobs
+from planq.shared.subjects.jobs.find import FoundJobs, found_jobs
 from planq.shared.subjects.jobs.selection import JobFilter
 
 COUNTED_UP_TO = 1_000

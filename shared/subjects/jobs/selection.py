@@ -117,7 +117,7 @@ FILTER_FIELDS = (
 # fmt: on
 """Every field of a filter. The API's parameters, the options of commands and the page's forms are made of these.
 
-A text or an enum of this name is compared with the column of the same name (`shared/subjects/actions/store.py`).
+A text or an enum of this name is compared with the column of the same name (`shared/subjects/jobs/find.py`).
 """
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -28,7 +28,7 @@ from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, NotFound
 from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText
-from planq.shared.subjects.actions.store import found_jobs
+from planq.shared.subjects.jobs.find import found_jobs
 from planq.shared.subjects.jobs.selection import JobFilter
 from planq.shared.subjects.jobs.views import JobView
 from tests.support.plans import TOOLS

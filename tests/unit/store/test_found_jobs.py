@@ -8,7 +8,7 @@ from uuid import UUID
 
 from planq.shared.kernel.states import JobStatus
 from planq.shared.platform.database import Database
-from planq.shared.subjects.actions.store import LOOKED_THROUGH, FoundJobs, found_jobs
+from planq.shared.subjects.jobs.find import LOOKED_THROUGH, FoundJobs, found_jobs
 from planq.shared.subjects.jobs.selection import JobFilter
 
 
