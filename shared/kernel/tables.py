@@ -1,8 +1,8 @@
 """The tables, and nothing else: SQLModel is their one source, Alembic's migrations give the same schema (tested).
 
-Jobs and what hangs on them; many subjects have files of their own beside this one.
+Jobs, their steps and questions, and the workers that run them; each subject has its own `tables.py`.
 Plans, steps, events and model calls have no foreign key to their job: it would read and lock the job for each row.
-Whoever inserts one holds the job or the step; a trigger deletes them with the job (`sql/functions/retention.sql`).
+Whoever inserts one holds the job or the step; a trigger of retention deletes them with the job.
 No row object crosses the store's edge: `codec.py` turns rows into records. JSON that came from outside is kept as
 `json`, not `jsonb`: it stays byte for byte what it was (key order, `\u0000`), and planq never searches in it.
 Partial indexes cover only what is unfinished, so that a million finished jobs cost nothing. What a job or a step must
@@ -20,12 +20,10 @@ from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
-    DDL,
     BigInteger,
-    CheckConstraint,
     Column,
+    Double,
     ForeignKey,
-    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -33,7 +31,6 @@ from sqlalchemy import (
     Sequence,
     Text,
     Uuid,
-    event,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSON
@@ -394,122 +391,6 @@ class ElicitationRow(SQLModel, table=True):
     answered_at: datetime | None = time_column()
 
 
-class Payload(SQLModel, table=True):
-    """A large value, addressed by its SHA-256; its bytes are `body`, or lie at `location` in the object store.
-
-    `preview` is what is shown where the whole would be too much. `created_at` is when it was last put or referred to.
-    """
-
-    __tablename__ = "payloads"
-    __table_args__ = (
-        partial_index("location", "location IS NOT NULL"),
-        Index("ix_payloads_created_at", "created_at"),
-    )
-    hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
-    tenant_id: str = text_column(primary_key=True)
-    body: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
-    location: str | None = text_column(nullable=True)
-    size: int = bigint_column()
-    preview: Any = json_column()
-    created_at: datetime = time_column(nullable=False, now=True)
-
-
-# Read in slices: of what is compressed, each slice would cost reading all that comes before it.
-_STORAGE = DDL("ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL")  # type: ignore[no-untyped-call]
-event.listen(SQLModel.metadata.tables["payloads"], "after_create", _STORAGE)
-
-
-class PayloadObject(SQLModel, table=True):
-    """An object that was, or was to be, written to the object store and has not been removed from it.
-
-    Once it `is_doomed` no payload refers to it any more.
-    """
-
-    __tablename__ = "payload_objects"
-    __table_args__ = (Index("ix_payload_objects_created_at", "created_at"),)
-    location: str = text_column(primary_key=True)
-    tenant_id: str = text_column()
-    is_doomed: bool = flag_column()
-    created_at: datetime = time_column(nullable=False, now=True)
-
-
-class ArtifactVersion(SQLModel, table=True):
-    """A version of a tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`).
-
-    A large one has a `payload_hash` instead, and so has one of bytes, which has a `media_type`. Each output under an
-    id is a `version` of it, counted from 1; `details` is the wrapper's `_metadata`. A file that a model has made has
-    no step and no tool; its metadata name the model.
-    """
-
-    __tablename__ = "artifacts"
-    __table_args__ = (
-        Index("ix_artifacts_job_id", "job_id"),
-        partial_index("payload_hash", "payload_hash IS NOT NULL"),
-    )
-    tenant_id: str = text_column(primary_key=True)
-    id: str = text_column(primary_key=True)
-    version: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False, server_default=text("1")))
-    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
-    step_index: int | None = None
-    tool_name: str | None = text_column(nullable=True)
-    skill_id: str | None = text_column(nullable=True)
-    type: str | None = text_column(nullable=True)
-    details: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))
-    body: Any = json_column()
-    payload_hash: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
-    media_type: str | None = text_column(nullable=True)
-    created_at: datetime = time_column(nullable=False, now=True)
-
-
-class ModelCallRow(SQLModel, table=True):
-    """One logical call to a model; `exchange` is null where prompts and replies are not kept.
-
-    `call_id` was given where the call was made, so that a repeat is known. One that
-    `is_retried` failed, and its stage asked again: it counts as one with the call that the stage ended with.
-    """
-
-    __tablename__ = "model_calls"
-    __table_args__ = (Index("ix_model_calls_job_id", "job_id"),)
-    id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
-    tenant_id: str = text_column()
-    job_id: UUID
-    round: int = int_column()
-    step_index: int | None = None
-    purpose: str = text_column()
-    model: str = text_column()
-    attempts: int = int_column(1)
-    latency_ms: int = int_column()
-    input_tokens: int = int_column()
-    output_tokens: int = int_column()
-    cache_read_tokens: int = int_column()
-    cache_write_tokens: int = int_column()
-    cost_usd: Decimal | None = Field(default=None, sa_column=Column(Numeric, nullable=True))
-    error: Any = json_column()
-    exchange: Any = json_column()
-    call_id: UUID | None = None
-    is_retried: bool = flag_column()
-    created_at: datetime = time_column(nullable=False, now=True)
-
-
-class MessageRow(SQLModel, table=True):
-    """A message of a job: the call of a chained tool and its response, with one `call_id`.
-
-    Where it `is_preview`, its `content` is shortened: the whole is the output of the step.
-    """
-
-    __tablename__ = "messages"
-    __table_args__ = (Index("ix_messages_job_id", "job_id", "id"),)
-    id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
-    tenant_id: str = text_column()
-    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
-    kind: str = text_column()
-    call_id: str | None = text_column(nullable=True)
-    name: str | None = text_column(nullable=True)
-    content: Any = json_column()
-    is_preview: bool = flag_column()
-    created_at: datetime = time_column(nullable=False, now=True)
-
-
 class BudgetRow(SQLModel, table=True):
     """The budget of a tree of jobs, by its root: reservations take turns by this row; jobs hold the limits."""
 
@@ -542,45 +423,72 @@ class BudgetHoldRow(SQLModel, table=True):
     owed_until: datetime | None = time_column()
 
 
-class ScheduleRow(SQLModel, table=True):
-    """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
+class Worker(SQLModel, table=True):
+    """One worker process; its lease lives as long as `heartbeat_at` is fresh.
 
-    `strategy`, `loop_block`, `model`, `limits`, `tools`, `priority` are of the job that asked for it, or of its tree;
-    `budget` is what its jobs have left of the tree's, before what `last_job_id` uses; `error` says why it stopped.
-    Its jobs are turns of the conversation that it was asked for in, if any.
+    It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`; one with `only_priority`
+    serves jobs of that one alone. `counts` are totals since
+    its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `left_out` which
+    tools of MCP servers it does not offer; `planners` are those
+    that it has installed; `provides` what its own configuration gives it and others may lack
+    (`planq.shared.platform.lacking`); `process` says which one it is (`planq.shared.kernel.processes`), if known.
+    Its heart beats at least once in `lease_seconds` as long as it lives. One that `has_processes` runs each step in a
+    process of its own, which it can kill. One that is `in_quarantine` carries out suspects and nothing else.
     """
 
-    __tablename__ = "schedules"
-    __table_args__ = (
-        CheckConstraint("next_at IS NOT NULL OR NOT is_active", name="next_at"),
-        Index("ix_schedules_next_at", "next_at", postgresql_where=text("is_active")),
-        Index("ix_schedules_user_id", "tenant_id", "user_id", postgresql_where=text("is_active")),
-        Index("ix_schedules_listing", "tenant_id", "created_at", "id"),
-        Index("ix_schedules_created_at", "created_at", postgresql_where=text("NOT is_active")),
-        Index(
-            "ix_schedules_conversation_id",
-            "conversation_id",
-            postgresql_where=text("conversation_id IS NOT NULL"),
-        ),
-    )
+    __tablename__ = "workers"
     id: UUID = Field(primary_key=True)
+    name: str = text_column()
+    lanes: list[str] = texts_column(nullable=False)
+    planners: list[str] | None = texts_column()
+    provides: list[str] | None = texts_column()
+    capacity: int = int_column()
+    bulk_capacity: int = int_column()
+    has_processes: bool = flag_column()
+    version: str = text_column("")
+    started_at: datetime = time_column(nullable=False, now=True)
+    heartbeat_at: datetime = time_column(nullable=False, now=True)
+    lag_ms: int = int_column()
+    in_flight: int = int_column()
+    late_outcomes: int = bigint_column()
+    counts: Any = json_column()
+    missing: list[str] | None = texts_column()
+    left_out: list[str] | None = texts_column()
+    process: str | None = text_column(nullable=True)
+    lease_seconds: float = Field(sa_column=Column(Double, nullable=False))
+    only_priority: str | None = text_column(nullable=True)
+    in_quarantine: bool = flag_column()
+
+
+class WorkerTool(SQLModel, table=True):
+    """A tool that a worker can run: the `digest` of its schemas, and the `version` that its author gave it."""
+
+    __tablename__ = "worker_tools"
+    __table_args__ = (Index("ix_worker_tools_name", "name"),)
+    worker_id: UUID = Field(sa_column=Column(ForeignKey("workers.id", ondelete="CASCADE"), primary_key=True))
+    name: str = text_column(primary_key=True)
+    digest: str = text_column()
+    version: str = text_column("")
+
+
+class SuspectRow(SQLModel, table=True):
+    """An attempt that was in flight in a lost worker, with `company` in all; `index` is -1 for that of a stage.
+
+    It counts while `attempt` is the newest one there; `losses` of them in a row were lost. Its `group_id` is claimed
+    together in quarantine, from `due_at` on; null where it is not. The claim of the one suspect of a job that
+    `delays` moves the job's times by what the loss has cost.
+    """
+
+    __tablename__ = "suspects"
+    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    round: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    index: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     tenant_id: str = text_column()
-    user_id: str = text_column("")
-    name: str = text_column("")
-    agent: str | None = text_column(nullable=True)
-    input: str = text_column()
-    cron: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
-    timezone: str = text_column("UTC")
-    strategy: str = text_column("plan")
-    priority: str = enum_column("job_priority", Priority, default="interactive")
-    loop_block: Any = json_column()
-    model: str | None = text_column(nullable=True)
-    limits: Any = json_column()
-    budget: Any = json_column()
-    tools: list[str] | None = texts_column()
-    conversation_id: UUID | None = None
-    next_at: datetime | None = time_column()
-    last_job_id: UUID | None = None
-    error: str | None = text_column(nullable=True)
-    is_active: bool = flag_column(default=True)
-    created_at: datetime = time_column(nullable=False, now=True)
+    attempt: int = int_column()
+    lane: str = text_column()
+    group_id: UUID | None = Field(default=None)
+    company: int = int_column()
+    losses: int = int_column(1)
+    delays: bool = flag_column()
+    noted_at: datetime = time_column(nullable=False, now=True)
+    due_at: datetime | None = time_column()

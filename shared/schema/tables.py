@@ -3,8 +3,6 @@
 from sqlmodel import SQLModel
 
 from planq.shared.kernel import tables as kernel
-from planq.shared.kernel import traceback_tables as tracebacks
-from planq.shared.kernel import worker_tables as workers
 from planq.shared.subjects.actions import tables as actions
 from planq.shared.subjects.adaptations import tables as adaptations
 from planq.shared.subjects.agents import tables as agents
@@ -12,10 +10,14 @@ from planq.shared.subjects.batches import tables as batches
 from planq.shared.subjects.conversations import tables as conversations
 from planq.shared.subjects.events import tables as events
 from planq.shared.subjects.insights import tables as insights
+from planq.shared.subjects.jobs import tables as jobs
 from planq.shared.subjects.metrics import tables as metrics
 from planq.shared.subjects.moments import tables as moments
+from planq.shared.subjects.payloads import tables as payloads
+from planq.shared.subjects.schedules import tables as schedules
 from planq.shared.subjects.streams import tables as streams
 from planq.shared.subjects.tenants import tables as tenants
+from planq.shared.subjects.tools import tables as tools
 from planq.shared.subjects.webhooks import tables as webhooks
 
 METADATA = SQLModel.metadata
@@ -29,12 +31,14 @@ __all__ = [
     "conversations",
     "events",
     "insights",
+    "jobs",
     "kernel",
     "metrics",
     "moments",
+    "payloads",
+    "schedules",
     "streams",
     "tenants",
-    "tracebacks",
+    "tools",
     "webhooks",
-    "workers",
 ]

@@ -151,94 +151,6 @@ CREATE INDEX ix_steps_wake_at ON steps (wake_at) INCLUDE (status) WHERE status I
 
 CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status IN ('running');
 
-CREATE TABLE payloads (
-    hash BYTEA NOT NULL,
-    tenant_id TEXT NOT NULL,
-    body BYTEA,
-    location TEXT,
-    size BIGINT DEFAULT 0 NOT NULL,
-    preview JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
-);
-
-CREATE INDEX ix_payloads_created_at ON payloads (created_at);
-
-CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
-
-ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
-
-CREATE TABLE payload_objects (
-    location TEXT NOT NULL,
-    tenant_id TEXT NOT NULL,
-    is_doomed BOOLEAN DEFAULT false NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_payload_objects PRIMARY KEY (location)
-);
-
-CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
-
-CREATE TABLE model_calls (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    round INTEGER DEFAULT 0 NOT NULL,
-    step_index INTEGER,
-    purpose TEXT NOT NULL,
-    model TEXT NOT NULL,
-    attempts INTEGER DEFAULT 1 NOT NULL,
-    latency_ms INTEGER DEFAULT 0 NOT NULL,
-    input_tokens INTEGER DEFAULT 0 NOT NULL,
-    output_tokens INTEGER DEFAULT 0 NOT NULL,
-    cache_read_tokens INTEGER DEFAULT 0 NOT NULL,
-    cache_write_tokens INTEGER DEFAULT 0 NOT NULL,
-    cost_usd NUMERIC,
-    error JSON,
-    exchange JSON,
-    call_id UUID,
-    is_retried BOOLEAN DEFAULT false NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_model_calls PRIMARY KEY (id)
-);
-
-CREATE INDEX ix_model_calls_job_id ON model_calls (job_id);
-
-CREATE TABLE schedules (
-    id UUID NOT NULL,
-    tenant_id TEXT NOT NULL,
-    user_id TEXT DEFAULT '' NOT NULL,
-    name TEXT DEFAULT '' NOT NULL,
-    agent TEXT,
-    input TEXT NOT NULL,
-    cron TEXT,
-    timezone TEXT DEFAULT 'UTC' NOT NULL,
-    strategy TEXT DEFAULT 'plan' NOT NULL,
-    priority job_priority DEFAULT 'interactive' NOT NULL,
-    loop_block JSON,
-    model TEXT,
-    limits JSON,
-    budget JSON,
-    tools TEXT[],
-    conversation_id UUID,
-    next_at TIMESTAMP WITH TIME ZONE,
-    last_job_id UUID,
-    error TEXT,
-    is_active BOOLEAN DEFAULT true NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_schedules PRIMARY KEY (id),
-    CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
-);
-
-CREATE INDEX ix_schedules_conversation_id ON schedules (conversation_id) WHERE conversation_id IS NOT NULL;
-
-CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
-
-CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
-
-CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
-
-CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
-
 CREATE TABLE workers (
     id UUID NOT NULL,
     name TEXT NOT NULL,
@@ -262,13 +174,6 @@ CREATE TABLE workers (
     only_priority TEXT,
     in_quarantine BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_workers PRIMARY KEY (id)
-);
-
-CREATE TABLE tools (
-    name TEXT NOT NULL,
-    definition JSON NOT NULL,
-    published_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_tools PRIMARY KEY (name)
 );
 
 CREATE TABLE model_adaptations (
@@ -387,6 +292,31 @@ CREATE TABLE insight_cursor (
     CONSTRAINT pk_insight_cursor PRIMARY KEY (id)
 );
 
+CREATE TABLE model_calls (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    round INTEGER DEFAULT 0 NOT NULL,
+    step_index INTEGER,
+    purpose TEXT NOT NULL,
+    model TEXT NOT NULL,
+    attempts INTEGER DEFAULT 1 NOT NULL,
+    latency_ms INTEGER DEFAULT 0 NOT NULL,
+    input_tokens INTEGER DEFAULT 0 NOT NULL,
+    output_tokens INTEGER DEFAULT 0 NOT NULL,
+    cache_read_tokens INTEGER DEFAULT 0 NOT NULL,
+    cache_write_tokens INTEGER DEFAULT 0 NOT NULL,
+    cost_usd NUMERIC,
+    error JSON,
+    exchange JSON,
+    call_id UUID,
+    is_retried BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_model_calls PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_model_calls_job_id ON model_calls (job_id);
+
 CREATE TABLE tallies (
     name TEXT NOT NULL,
     labels TEXT[] NOT NULL,
@@ -465,6 +395,69 @@ CREATE TABLE user_metadata (
     CONSTRAINT pk_user_metadata PRIMARY KEY (tenant_id, user_id)
 );
 
+CREATE TABLE payloads (
+    hash BYTEA NOT NULL,
+    tenant_id TEXT NOT NULL,
+    body BYTEA,
+    location TEXT,
+    size BIGINT DEFAULT 0 NOT NULL,
+    preview JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
+);
+
+CREATE INDEX ix_payloads_created_at ON payloads (created_at);
+
+CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
+
+ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE TABLE payload_objects (
+    location TEXT NOT NULL,
+    tenant_id TEXT NOT NULL,
+    is_doomed BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payload_objects PRIMARY KEY (location)
+);
+
+CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
+
+CREATE TABLE schedules (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    user_id TEXT DEFAULT '' NOT NULL,
+    name TEXT DEFAULT '' NOT NULL,
+    agent TEXT,
+    input TEXT NOT NULL,
+    cron TEXT,
+    timezone TEXT DEFAULT 'UTC' NOT NULL,
+    strategy TEXT DEFAULT 'plan' NOT NULL,
+    priority job_priority DEFAULT 'interactive' NOT NULL,
+    loop_block JSON,
+    model TEXT,
+    limits JSON,
+    budget JSON,
+    tools TEXT[],
+    conversation_id UUID,
+    next_at TIMESTAMP WITH TIME ZONE,
+    last_job_id UUID,
+    error TEXT,
+    is_active BOOLEAN DEFAULT true NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_schedules PRIMARY KEY (id),
+    CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
+);
+
+CREATE INDEX ix_schedules_conversation_id ON schedules (conversation_id) WHERE conversation_id IS NOT NULL;
+
+CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
+
+CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
+
+CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
+
+CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
+
 CREATE UNLOGGED TABLE text_deltas (
     job_id UUID NOT NULL,
     attempt INTEGER NOT NULL,
@@ -541,6 +534,13 @@ CREATE UNLOGGED TABLE rate_marks (
 );
 
 CREATE INDEX ix_rate_marks_channel ON rate_marks (tenant_id, channel, channel_number);
+
+CREATE TABLE tools (
+    name TEXT NOT NULL,
+    definition JSON NOT NULL,
+    published_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tools PRIMARY KEY (name)
+);
 
 CREATE TABLE jobs (
     id UUID NOT NULL,
@@ -931,44 +931,6 @@ CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status =
 
 CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
 
-CREATE TABLE artifacts (
-    tenant_id TEXT NOT NULL,
-    id TEXT NOT NULL,
-    version INTEGER DEFAULT 1 NOT NULL,
-    job_id UUID NOT NULL,
-    step_index INTEGER,
-    tool_name TEXT,
-    skill_id TEXT,
-    type TEXT,
-    metadata JSON,
-    body JSON,
-    payload_hash BYTEA,
-    media_type TEXT,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_artifacts PRIMARY KEY (tenant_id, id, version),
-    CONSTRAINT fk_artifacts_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_artifacts_job_id ON artifacts (job_id);
-
-CREATE INDEX ix_artifacts_payload_hash ON artifacts (payload_hash) WHERE payload_hash IS NOT NULL;
-
-CREATE TABLE messages (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    kind TEXT NOT NULL,
-    call_id TEXT,
-    name TEXT,
-    content JSON,
-    is_preview BOOLEAN DEFAULT false NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_messages PRIMARY KEY (id),
-    CONSTRAINT fk_messages_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_messages_job_id ON messages (job_id, id);
-
 CREATE TABLE budgets (
     root_job_id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -995,17 +957,6 @@ CREATE TABLE budget_holds (
 );
 
 CREATE INDEX ix_budget_holds_root_job_id ON budget_holds (root_job_id);
-
-CREATE TABLE tracebacks (
-    job_id UUID NOT NULL,
-    round INTEGER NOT NULL,
-    index INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    text TEXT NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_tracebacks PRIMARY KEY (job_id, round, index, attempt),
-    CONSTRAINT fk_tracebacks_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
 
 CREATE TABLE suspects (
     job_id UUID NOT NULL,
@@ -1159,6 +1110,55 @@ CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (tenant
 CREATE UNIQUE INDEX uq_conversation_messages_idempotency_key ON conversation_messages (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (conversation_id, source_id) WHERE source_id IS NOT NULL;
+
+CREATE TABLE messages (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    call_id TEXT,
+    name TEXT,
+    content JSON,
+    is_preview BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_messages PRIMARY KEY (id),
+    CONSTRAINT fk_messages_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_messages_job_id ON messages (job_id, id);
+
+CREATE TABLE tracebacks (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    index INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tracebacks PRIMARY KEY (job_id, round, index, attempt),
+    CONSTRAINT fk_tracebacks_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE TABLE artifacts (
+    tenant_id TEXT NOT NULL,
+    id TEXT NOT NULL,
+    version INTEGER DEFAULT 1 NOT NULL,
+    job_id UUID NOT NULL,
+    step_index INTEGER,
+    tool_name TEXT,
+    skill_id TEXT,
+    type TEXT,
+    metadata JSON,
+    body JSON,
+    payload_hash BYTEA,
+    media_type TEXT,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_artifacts PRIMARY KEY (tenant_id, id, version),
+    CONSTRAINT fk_artifacts_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_artifacts_job_id ON artifacts (job_id);
+
+CREATE INDEX ix_artifacts_payload_hash ON artifacts (payload_hash) WHERE payload_hash IS NOT NULL;
 
 CREATE TABLE deliveries (
     id UUID NOT NULL,
