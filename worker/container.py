@@ -47,10 +47,10 @@ from planq.shared.platform.timers import NearTimers
 from planq.shared.settings.kinds import comma_separated
 from planq.shared.settings.settings import VERSION, Settings
 from planq.shared.subjects.actions.sweep import ActionSweep
-from planq.shared.subjects.batches.line_sweep import LineSweep
 from planq.shared.subjects.batches.provider_store import ProviderBatches
+from planq.shared.subjects.batches.sweep import LineSweep
 from planq.shared.subjects.channels.telegram import BOT_API
-from planq.shared.subjects.conversations.turns import TurnReader
+from planq.shared.subjects.conversations.store import TurnReader
 from planq.shared.subjects.insights.learning import PostgresInsightOffers
 from planq.shared.subjects.moments.contract import Memory
 from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
@@ -61,7 +61,7 @@ from planq.shared.subjects.questions.store import QuestionSweep
 from planq.shared.subjects.schedules.store import ScheduleSweep
 from planq.shared.subjects.streams.contract import TextSink
 from planq.shared.subjects.streams.store import PostgresTexts
-from planq.shared.subjects.tenants.contract import Tenants
+from planq.shared.subjects.tenants.config import Tenants
 from planq.shared.subjects.tenants.directory import TenantDirectory
 from planq.shared.subjects.tenants.secrets import SecretStore
 from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools

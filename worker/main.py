@@ -32,8 +32,7 @@ from planq.shared.kernel.states import Lane, Priority, WakeQueue, wake_queues
 from planq.shared.platform.beats import Beats
 from planq.shared.platform.redact import without_password
 from planq.shared.settings.settings import VERSION
-from planq.shared.subjects.moments.knowledge import PostgresKnowledge
-from planq.shared.subjects.moments.store import PostgresMemory
+from planq.shared.subjects.moments.store import PostgresKnowledge, PostgresMemory
 from planq.shared.subjects.tenants.secrets import require_master_keys
 from planq.worker.celery.app import app, settings
 from planq.worker.celery.events import CeleryTracker, SilentTracker

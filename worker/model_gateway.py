@@ -14,8 +14,7 @@ from planq.shared.settings.kinds import comma_separated
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.adaptations.store import AdaptationStore
 from planq.shared.subjects.payloads.contract import Payloads
-from planq.shared.subjects.tenants.contract import Tenants
-from planq.shared.subjects.tenants.offers import may_name_model
+from planq.shared.subjects.tenants.config import Tenants, may_name_model
 from planq.shared.subjects.tenants.secrets import SecretStore
 from planq.worker.egress import Egress
 from planq.worker.engine.persist import persist

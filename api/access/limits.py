@@ -22,8 +22,7 @@ from planq.shared.platform.database import Database
 from planq.shared.platform.errors import Unavailable
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.tenants.config import TenantConfig
-from planq.shared.subjects.tenants.rate_counter import ValkeyWindows
-from planq.shared.subjects.tenants.rate_store import PostgresWindows
+from planq.shared.subjects.tenants.rate_counter import PostgresWindows, ValkeyWindows
 from planq.shared.subjects.tenants.rates import WINDOW_SECONDS, LocalWindows, RateRequest, Rates, RateVerdict
 
 _log = logging.getLogger("planq.limits")

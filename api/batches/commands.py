@@ -21,7 +21,7 @@ from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
 from planq.api.cli.console import as_line, err, out, print_json, print_list, shown_cost, write_pieces
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, RESTS, end, reported
 from planq.shared.platform.values.encoding import encode
-from planq.shared.subjects.batches.states import BatchStatus, LineStatus
+from planq.shared.subjects.batches.rules import BatchStatus, LineStatus
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -14,7 +14,7 @@ from planq.api.schemas import Answer, ErrorDocument, Id, PageDocument, RequestBo
 from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.kernel.states import Priority
 from planq.shared.platform.database import Row, shown_time
-from planq.shared.subjects.batches.states import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
+from planq.shared.subjects.batches.rules import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
 
 _PIECE_BYTES = 64 * 1024
 

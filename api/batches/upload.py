@@ -20,7 +20,7 @@ from uuid import UUID
 from planq.api.http import bounds
 from planq.api.http.exchange import HttpRefusal
 from planq.shared.platform.errors import InvalidRequest, TooLarge, Unavailable
-from planq.shared.subjects.batches.lines import FileLine, LineSplitter
+from planq.shared.subjects.batches.rules import FileLine, LineSplitter
 from planq.shared.subjects.batches.store import BatchStore, NewBatch
 from planq.shared.subjects.tenants.directory import TenantDirectory
 

@@ -22,7 +22,7 @@ from planq.shared.subjects.conversations.inbound import CanonicalMessage
 from planq.shared.subjects.conversations.store import InboundResult
 from planq.shared.subjects.questions.answering import checked_action
 from planq.shared.subjects.questions.store import ElicitationStore
-from planq.shared.subjects.tenants.contract import Tenant
+from planq.shared.subjects.tenants.config import Tenant
 from planq.shared.subjects.tenants.directory import TenantDirectory
 from planq.shared.subjects.tenants.keys import KeyScope
 from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT

@@ -25,8 +25,8 @@ from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageS
 from planq.shared.platform.database import Row, shown_time
 from planq.shared.platform.errors import Conflict, capped
 from planq.shared.platform.values.defects import Defect, body_refused
-from planq.shared.subjects.conversations.failure import outbound_text
 from planq.shared.subjects.conversations.inbound import unknown_channel
+from planq.shared.subjects.conversations.rules import outbound_text
 from planq.shared.subjects.conversations.store import ConversationStore
 
 conversation_routes = strict_router("messages")

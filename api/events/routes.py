@@ -34,10 +34,10 @@ from planq.api.streams.followers import Stream, Streams, StreamSubject, Topic
 from planq.api.streams.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
 from planq.api.streams.waiting import WAITED
 from planq.shared.platform.errors import DatabaseUnavailable, capped
+from planq.shared.subjects.events.position import BEGINNING, END, Position
 from planq.shared.subjects.events.store import EventLog, LoggedEvent
 from planq.shared.subjects.streams.contract import TextPiece
 from planq.shared.subjects.streams.followers import StreamStore
-from planq.shared.subjects.streams.position import BEGINNING, END, Position
 from planq.shared.subjects.tenants.directory import TenantDirectory
 
 event_routes = strict_router("jobs")

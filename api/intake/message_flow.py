@@ -25,7 +25,7 @@ from planq.shared.platform.database import shown_time
 from planq.shared.platform.errors import NotFound, capped
 from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText
-from planq.shared.subjects.conversations.failure import user_message_for_step
+from planq.shared.subjects.conversations.rules import user_message_for_step
 from planq.shared.subjects.jobs.views import JobView
 
 _VERSION_BITS = 0xF << 76

@@ -49,14 +49,14 @@ from planq.shared.platform.errors import Conflict, NotFound
 from planq.shared.platform.timers import NearTimers
 from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.settings.settings import Settings
-from planq.shared.subjects.conversations.failure import user_message
 from planq.shared.subjects.conversations.inbound import CanonicalMessage, checked_text
+from planq.shared.subjects.conversations.rules import user_message
 from planq.shared.subjects.conversations.store import Arrival, ConversationStore, Inbound, InboundResult, erased
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.jobs.views import JobView
 from planq.shared.subjects.questions.answering import ACTIONS
 from planq.shared.subjects.questions.store import ElicitationStore
-from planq.shared.subjects.tenants.contract import Tenant
+from planq.shared.subjects.tenants.config import Tenant
 
 _LIMITED_SECONDS = 30
 """What a client is asked to wait whose provider wants fewer calls; what is shorter planq has waited itself."""

@@ -21,7 +21,7 @@ from planq.shared.platform.values.encoding import encode
 from planq.shared.platform.values.parts import Part, checked_media_type
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.payloads.store import PayloadStore
-from planq.shared.subjects.webhooks.addresses import checked_url
+from planq.shared.subjects.webhooks.rules import checked_url
 
 _INLINE_CHARS = 64 * 1024
 """Longer base64 is decoded in a thread."""

@@ -52,7 +52,7 @@ from planq.shared.subjects.conversations.store import ConversationStore
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.tenants.directory import TenantDirectory
 from planq.shared.subjects.tools.catalogue import Catalogue
-from planq.shared.subjects.webhooks.addresses import checked_url
+from planq.shared.subjects.webhooks.rules import checked_url
 
 _INLINE_BLOCK_BYTES = 4 * 1024
 """A longer loop block may hold hundreds of expressions, and is checked in a thread."""

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from planq.shared.kernel.states import RUNNING_STEP, WAITING_STEP, JobStatus, Outcome, StepStatus
-from planq.shared.subjects.batches.states import BatchStatus
+from planq.shared.subjects.batches.rules import BatchStatus
 from planq.shared.subjects.jobs.waiting import shown_seconds
 
 SHOWN_CHARS = 20_000

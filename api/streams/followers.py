@@ -26,10 +26,10 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import TERMINAL_JOB
 from planq.shared.platform.errors import DatabaseUnavailable, NotFound
 from planq.shared.platform.timers import every
+from planq.shared.subjects.events.position import BEGINNING, Position
 from planq.shared.subjects.events.store import HELD_SECONDS, EventLog, FreshEvents, LoggedEvent, LogHorizon
 from planq.shared.subjects.streams.contract import TextPiece
 from planq.shared.subjects.streams.followers import StreamStore
-from planq.shared.subjects.streams.position import BEGINNING, Position
 
 _log = logging.getLogger("planq.api")
 

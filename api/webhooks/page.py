@@ -27,8 +27,7 @@ from planq.api.webhooks.routes import (
     rotate_secret,
     test_endpoint,
 )
-from planq.shared.subjects.webhooks.addresses import EVENT_NAMES
-from planq.shared.subjects.webhooks.rules import DeliveryStatus
+from planq.shared.subjects.webhooks.rules import EVENT_NAMES, DeliveryStatus
 
 webhook_page_routes = page_router()
 

@@ -18,8 +18,7 @@ from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.intake.submission import callback_of, require_signing
 from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, PageDocument, RequestBody, Time
 from planq.shared.platform.database import Row, shown_time
-from planq.shared.subjects.webhooks.addresses import EVENT_NAMES, checked_events
-from planq.shared.subjects.webhooks.rules import DeliveryKind, DeliveryStatus
+from planq.shared.subjects.webhooks.rules import EVENT_NAMES, DeliveryKind, DeliveryStatus, checked_events
 
 webhook_routes = strict_router("webhooks")
 

@@ -32,7 +32,7 @@ def connect_channel(
 ) -> None:
     """Post what is said on a channel to an address. docs/channels.md says what is posted, and how to answer."""
     from planq.shared.subjects.channels.store import ChannelStore
-    from planq.shared.subjects.webhooks.addresses import checked_url
+    from planq.shared.subjects.webhooks.rules import checked_url
     from planq.shared.subjects.webhooks.signing import SigningSecrets
 
     async def connect(database: Database) -> None:

@@ -22,7 +22,7 @@ from planq.shared.kernel.ids import TENANT
 if TYPE_CHECKING:
     from planq.api.cli.reading import FoundFile
     from planq.shared.agentic.tools.contract import Passage
-    from planq.shared.subjects.moments.knowledge import PostgresKnowledge
+    from planq.shared.subjects.moments.store import PostgresKnowledge
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]], tenant: st
     Raises `Misconfigured` or `DatabaseUnavailable` when there is none, and `NotFound` without such a tenant.
     """
     from planq.shared.platform.database import Database
-    from planq.shared.subjects.moments.knowledge import PostgresKnowledge
+    from planq.shared.subjects.moments.store import PostgresKnowledge
     from planq.shared.subjects.tenants.directory import TenantStore
 
     async def run(database: Database) -> T:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from planq.api.cli.reading import Form
-from planq.shared.subjects.moments.knowledge import Piece
+from planq.shared.subjects.moments.store import Piece
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser

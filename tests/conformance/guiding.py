@@ -22,7 +22,7 @@ from planq.shared.agentic.plan.interpret import MalformedPlan
 from planq.shared.agentic.rounds.guide import guide_text, read_guide
 from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
 from planq.shared.platform.errors import ExecutionFailed, InternalFault, ModelRefused, RateLimited
-from planq.shared.subjects.conversations.history import history_messages
+from planq.shared.subjects.conversations.rules import history_messages
 from planq.worker.models.gateway import TryLimits
 from planq.worker.models.prompts import render_prompt
 from planq.worker.models.provider_errors import translated

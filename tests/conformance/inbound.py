@@ -11,8 +11,8 @@ from planq.api.http.exchange import STATUS_OF
 from planq.shared.agentic.tools.scoping import unscoped
 from planq.shared.agentic.turns.wording import injection_kinds, sanitized, suspicious_arguments
 from planq.shared.platform.errors import ErrorRecord, PlanqError, ToolFailed
-from planq.shared.subjects.conversations.failure import user_message_for_step
 from planq.shared.subjects.conversations.inbound import CanonicalMessage, checked_text
+from planq.shared.subjects.conversations.rules import user_message_for_step
 from planq.shared.subjects.tenants.config import TenantConfig
 from planq.shared.subjects.tenants.prompt import tenant_prompt_defects
 from planq.shared.subjects.tenants.rates import WINDOW_SECONDS, LocalWindows, RateRequest, Rates

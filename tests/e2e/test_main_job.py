@@ -19,7 +19,7 @@ import pytest
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
 from planq.shared.settings.settings import VERSION
-from planq.shared.subjects.moments.knowledge import Piece, PostgresKnowledge
+from planq.shared.subjects.moments.store import Piece, PostgresKnowledge
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.subjects.batches.states import TERMINAL_BATCH
+from planq.shared.subjects.batches.rules import TERMINAL_BATCH
 from tests.faults.scene import PATIENCE, Call, Scene
 from tests.support.batches import item, stored_batch
 from tests.support.waiting import eventually

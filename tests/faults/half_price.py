@@ -14,7 +14,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy
 from planq.shared.kernel.submission import Submission
-from planq.shared.subjects.batches.states import Discount
+from planq.shared.subjects.batches.rules import Discount
 from planq.shared.subjects.jobs.store import submission_values
 from tests.faults.batching import batch_ends
 from tests.faults.scene import PATIENCE, Scene

@@ -13,9 +13,9 @@ from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.sweep import ExpiredJob
 from planq.shared.platform.database import as_json
 from planq.shared.subjects.batches.control import BatchControl
-from planq.shared.subjects.batches.line_sweep import LineSweep
-from planq.shared.subjects.batches.lines import FileLine
+from planq.shared.subjects.batches.rules import FileLine
 from planq.shared.subjects.batches.store import BatchStore, NewBatch
+from planq.shared.subjects.batches.sweep import LineSweep
 from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from tests.interleavings.arena import Operation, Session
 from tests.interleavings.jobs import CALL, claimed, out_of_time

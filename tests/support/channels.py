@@ -15,8 +15,8 @@ from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.conversations.store import InboundResult
-from planq.shared.subjects.webhooks.contract import Delivery
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
+from planq.shared.subjects.webhooks.rules import Delivery
 from tests.support.conversations import Thread
 
 LEASE, HOLD = timedelta(seconds=15), timedelta(seconds=60)

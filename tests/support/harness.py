@@ -42,7 +42,7 @@ from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.kernel.wakes import AnyWake, PlanWake, StepsWake, StepWake, Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
-from planq.shared.subjects.conversations.turns import TurnReader
+from planq.shared.subjects.conversations.store import TurnReader
 from planq.shared.subjects.insights.learning import PostgresInsightOffers
 from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
 from planq.shared.subjects.payloads.contract import Payloads

@@ -17,7 +17,7 @@ from tests.support.patterns import Place, collected, explosion
 MADE_LATER: Mapping[tuple[str, str], str] = {
     ("shared/agentic/schema/patterns.py", "pattern"): "",
     ("shared/subjects/tenants/prompt.py", "text.replace(' ', '\\\\s+')"): r"You\s+are\s+an\s+agent",
-    ("shared/subjects/tenants/offers.py", "'|'.join(['', *meant])"): "|one.*|two.",
+    ("shared/subjects/tenants/config.py", "'|'.join(['', *meant])"): "|one.*|two.",
     ("shared/platform/redact.py", "'|'.join(map(_found_as, longest_first))"): "secret|sec",
     (
         "worker/models/reading/texts.py",

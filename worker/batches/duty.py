@@ -16,9 +16,8 @@ from datetime import timedelta
 from planq.shared.kernel.deferral import CallStatus
 from planq.shared.platform.errors import DatabaseUnavailable, PlanqError, ProviderBatchFailed
 from planq.shared.platform.timers import every
-from planq.shared.subjects.batches.provider import CallResult, ProviderBatch
 from planq.shared.subjects.batches.provider_store import ProviderBatches
-from planq.shared.subjects.batches.states import ProviderBatchStatus
+from planq.shared.subjects.batches.rules import CallResult, ProviderBatch, ProviderBatchStatus
 from planq.worker.engine.persist import persist
 from planq.worker.models.batch_api import BatchApi
 

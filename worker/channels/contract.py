@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from planq.shared.subjects.webhooks.contract import Delivery
-from planq.shared.subjects.webhooks.rules import DeliveryOutcome
+from planq.shared.subjects.webhooks.rules import Delivery, DeliveryOutcome
 
 P = TypeVar("P")
 

@@ -11,11 +11,10 @@ import orjson
 
 from planq.shared.kernel.states import ElicitationStatus
 from planq.shared.platform.errors import ErrorRecord
-from planq.shared.subjects.conversations.failure import outbound_text
+from planq.shared.subjects.conversations.rules import outbound_text
 from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT
-from planq.shared.subjects.webhooks.contract import Delivery
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
-from planq.shared.subjects.webhooks.rules import DeliveryKind, DeliveryOutcome
+from planq.shared.subjects.webhooks.rules import Delivery, DeliveryKind, DeliveryOutcome
 from planq.worker.channels.contract import MessageChannel, Outgoing
 from planq.worker.engine.persist import persist
 from planq.worker.webhooks.sender import SendsDeliveries

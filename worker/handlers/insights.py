@@ -8,9 +8,15 @@ from dataclasses import dataclass
 
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.platform.computing import off_loop
-from planq.shared.subjects.conversations.history import CountTokens
-from planq.shared.subjects.insights.contract import InsightOffers
-from planq.shared.subjects.insights.offering import InsightGroup, InsightMode, fitting, offered_text, side_of
+from planq.shared.subjects.conversations.rules import CountTokens
+from planq.shared.subjects.insights.offering import (
+    InsightGroup,
+    InsightMode,
+    InsightOffers,
+    fitting,
+    offered_text,
+    side_of,
+)
 from planq.shared.subjects.tenants.config import TenantConfig
 from planq.worker.engine.persist import persist
 

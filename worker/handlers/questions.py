@@ -26,7 +26,7 @@ from planq.shared.kernel.questions import (
 )
 from planq.shared.kernel.states import AskedOf, Effect, ElicitationKind, StepKind
 from planq.shared.platform.errors import AuthFailed, InvalidArguments, Misconfigured, PolicyDenied
-from planq.shared.subjects.tenants.contract import Tenants
+from planq.shared.subjects.tenants.config import Tenants
 from planq.shared.subjects.tenants.secrecy import NEEDS_MASTER_KEY, asks_for_secret, is_marked
 from planq.worker.engine.persist import persist
 from planq.worker.handlers.stage_context import config_of

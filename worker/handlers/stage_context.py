@@ -12,15 +12,14 @@ from planq.shared.agentic.turns.messages import HistoryForm, ShownHistory, Turns
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import NotFound
-from planq.shared.subjects.conversations.history import (
+from planq.shared.subjects.conversations.rules import (
     CountTokens,
     history_messages,
     present_speaker,
     summary_of,
     tells_people,
 )
-from planq.shared.subjects.tenants.config import TenantConfig
-from planq.shared.subjects.tenants.contract import Tenants
+from planq.shared.subjects.tenants.config import TenantConfig, Tenants
 from planq.worker.engine.persist import persist
 
 ReadsHistory: TypeAlias = Callable[[str, UUID, UUID, int | None], Awaitable[Turns]]

@@ -57,7 +57,7 @@ from planq.shared.platform.errors import (
 from planq.shared.platform.lacking import LackedHere, as_failure
 from planq.shared.platform.logs import attempt_fields
 from planq.shared.platform.values.encoding import JsonText
-from planq.shared.subjects.tenants.contract import Tenants
+from planq.shared.subjects.tenants.config import Tenants
 from planq.worker.engine.chain import LOCAL_FAN_OUT, Chain, WakeOutcome, after_release
 from planq.worker.engine.fence import Owner, is_looked_into
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from planq.shared.platform.errors import PlanqError, ProviderBatchFailed, Transient, capped
 from planq.shared.platform.redact import without_key
-from planq.shared.subjects.batches.provider import CallResult, ProviderBatch
+from planq.shared.subjects.batches.rules import CallResult, ProviderBatch
 from planq.worker.models.gateway import ModelGateway
 
 _LASTING = frozenset({400, 404, 405, 410, 413, 415, 422})

@@ -19,7 +19,7 @@ from pydantic_ai.models.openai import OpenAIResponsesModel
 
 from planq.shared.kernel.deferral import CallStatus
 from planq.shared.platform.errors import Transient
-from planq.shared.subjects.batches.provider import CallResult, ProviderBatch
+from planq.shared.subjects.batches.rules import CallResult, ProviderBatch
 
 _MARK = "planq_batch"
 """The key of OpenAI's metadata under which a batch has our id."""

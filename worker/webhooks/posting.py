@@ -11,9 +11,14 @@ from httpx2 import HTTPError, InvalidURL, StreamError, TimeoutException, Unsuppo
 
 from planq.shared.platform.errors import ErrorRecord, ExecutionFailed, PlanqError, TimedOut, Transient, capped
 from planq.shared.platform.redact import redacted
-from planq.shared.subjects.webhooks.contract import Delivery
-from planq.shared.subjects.webhooks.rules import DeliveryOutcome, after_failure, after_response, handed_back
-from planq.shared.subjects.webhooks.signatures import signed_headers
+from planq.shared.subjects.webhooks.rules import (
+    Delivery,
+    DeliveryOutcome,
+    after_failure,
+    after_response,
+    handed_back,
+    signed_headers,
+)
 from planq.worker.egress import AnswerBounds, Egress, retry_after, words_of
 
 SigningKeys = Callable[[str, UUID | None], Awaitable[Sequence[str]]]

@@ -17,9 +17,8 @@ from typing import Protocol
 
 from planq.shared.platform.errors import DatabaseUnavailable, ErrorRecord
 from planq.shared.platform.timers import every, woken_by
-from planq.shared.subjects.webhooks.contract import Delivery
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
-from planq.shared.subjects.webhooks.rules import DeliveryOutcome, after_failure
+from planq.shared.subjects.webhooks.rules import Delivery, DeliveryOutcome, after_failure
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.webhooks")

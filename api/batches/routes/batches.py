@@ -26,7 +26,7 @@ from planq.api.schemas import MAX_PAGE, JobRequest
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority
 from planq.shared.platform.errors import InvalidRequest
-from planq.shared.subjects.batches.states import BatchStatus, Discount
+from planq.shared.subjects.batches.rules import BatchStatus, Discount
 from planq.shared.subjects.batches.store import BatchStore, NewBatch
 
 batch_routes = strict_router("batches")

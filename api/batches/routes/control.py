@@ -20,7 +20,7 @@ from planq.api.http.exchange import error_responses
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict, NotFound
 from planq.shared.subjects.batches.control import BatchControl, BatchControlResult
-from planq.shared.subjects.batches.states import LineStatus
+from planq.shared.subjects.batches.rules import LineStatus
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.jobs.views import JobView
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus
-from planq.shared.subjects.conversations.history import words_of
+from planq.shared.subjects.conversations.rules import words_of
 
 
 def turns_in(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

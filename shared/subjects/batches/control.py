@@ -9,8 +9,8 @@ from uuid import UUID
 
 from planq.shared.platform.database import Database, Row
 from planq.shared.platform.errors import NotFound
-from planq.shared.subjects.batches.line_sweep import cancel_lines
-from planq.shared.subjects.batches.states import BatchStatus, LineStatus
+from planq.shared.subjects.batches.rules import BatchStatus, LineStatus
+from planq.shared.subjects.batches.sweep import cancel_lines
 
 _PAGE = 100
 """Lines of one read, each of which is shown with its job: some hundred kilobytes."""

@@ -10,7 +10,7 @@ from planq.shared.kernel.deferral import CallStatus
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.platform.database import Database, as_json, record
 from planq.shared.platform.errors import capped
-from planq.shared.subjects.batches.provider import CallResult, ProviderBatch
+from planq.shared.subjects.batches.rules import CallResult, ProviderBatch
 
 _MOST_CALLS = 2_000
 """Maximum number of calls in one provider's batch: the results of all are in memory together."""

@@ -16,8 +16,7 @@ from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database, Row, json_text, stored_text
 from planq.shared.platform.errors import Conflict, ErrorRecord
 from planq.shared.subjects.batches.estimate import Estimate
-from planq.shared.subjects.batches.lines import FileLine
-from planq.shared.subjects.batches.states import BatchStatus, Discount, LineStatus
+from planq.shared.subjects.batches.rules import BatchStatus, Discount, FileLine, LineStatus
 from planq.shared.subjects.jobs.store import submission_values
 
 _HOLD_SECONDS = 15.0

@@ -24,7 +24,7 @@ from planq.shared.platform.columns import (
     text_column,
     time_column,
 )
-from planq.shared.subjects.batches.states import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
+from planq.shared.subjects.batches.rules import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
 
 
 def _dollars(*, nullable: bool = False) -> Any:

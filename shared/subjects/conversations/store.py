@@ -14,7 +14,8 @@ from uuid import UUID
 
 from planq.shared.agentic.agents.naming import NamedAgent
 from planq.shared.agentic.models.input_parts import check_reads_parts
-from planq.shared.agentic.turns.messages import Policy
+from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind, Policy, Turns
+from planq.shared.agentic.turns.speakers import Speaker
 from planq.shared.kernel.follow_ups import after_end
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import ContinueStep, ElicitationAnswer, after_answer
@@ -22,12 +23,12 @@ from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepK
 from planq.shared.kernel.store.codec import after_answer_fields
 from planq.shared.kernel.store.ends import serve_ends
 from planq.shared.kernel.submission import Submission
-from planq.shared.kernel.wakes import Wake
+from planq.shared.kernel.wakes import PlanWake, Wake
 from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database, Row, json_text, stored_text
 from planq.shared.platform.errors import Conflict, Erased, NotFound, SecretInChat, storable
 from planq.shared.platform.values.parts import parts_of
-from planq.shared.subjects.conversations.turns import plan_wake
+from planq.shared.subjects.conversations.rules import outbound_text
 from planq.shared.subjects.jobs.store import AnsweredBy, control_result, submission_values
 from planq.shared.subjects.questions.answering import answer_of_message
 from planq.shared.subjects.questions.store import ElicitationStore
@@ -451,3 +452,45 @@ async def _received(database: Database, value: Mapping[str, Any], submission: Su
         missed=None if value.get("missed") is None else UUID(value["missed"]),
         later=None if later is None else (later["seconds"], plan_wake(later)),
     )
+
+
+_ROWS = 200
+"""Maximum number of rows of a conversation that a turn is shown; tokens bound what a model gets of them."""
+
+
+def plan_wake(begun: Mapping[str, Any]) -> PlanWake:
+    return PlanWake(UUID(begun["id"]), agent=begun["agent"], tenant=begun["tenant"])
+
+
+class TurnReader:
+    """Reads the turns of conversations for the jobs that are shown them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None = None) -> Turns:
+        """Return the rows of a conversation from before the turn of this job, newest first, at most 200.
+
+        With `before`, return the rows from before that turn, whichever job asks. Every call of a tool is followed by
+        its response, unless the bound lies between them. The result does not change while the job runs.
+        """
+        given = {"tenant_id": tenant_id, "conversation_id": conversation_id, "job_id": job_id, "before": before}
+        return [
+            HistoryMessage(
+                row["sequence"],
+                MessageKind(row["kind"]),
+                Direction(row["direction"]),
+                outbound_text(row["text"], row["metadata"]),
+                row["content"],
+                row["job_id"],
+                _speaker(row),
+                _speaker(row, "present_") if row["present_user_id"] is not None else None,
+            )
+            for row in await self._database.fetch_all("conversation_history", limit=_ROWS, **given)
+        ]
+
+
+def _speaker(row: Row, of: str = "") -> Speaker | None:
+    if not of and not (row["kind"] == MessageKind.MESSAGE and row["direction"] == Direction.INBOUND):
+        return None
+    return Speaker.of(row[f"{of}user_id"], row[f"{of}content"], row[f"{of}metadata"])

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database, Row
+from planq.shared.subjects.events.position import END, Position
 from planq.shared.subjects.streams.contract import Epoch, TextPiece
-from planq.shared.subjects.streams.position import END, Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,17 @@ from planq.shared.platform.database import Database, Row, json_text
 from planq.shared.platform.errors import storable
 from planq.shared.platform.redact import redacted
 from planq.shared.platform.values.decoding import decode
-from planq.shared.subjects.insights.contract import FoundInsights
-from planq.shared.subjects.insights.offering import Candidate, InsightGroup, InsightMode
-from planq.shared.subjects.insights.reflection import reflected, reflection_of, reflection_question
-from planq.shared.subjects.insights.rules import MAX_CALLS, EndedCall, EndedJob, JobLessons, learn
+from planq.shared.subjects.insights.offering import Candidate, FoundInsights, InsightGroup, InsightMode
+from planq.shared.subjects.insights.rules import (
+    MAX_CALLS,
+    EndedCall,
+    EndedJob,
+    JobLessons,
+    learn,
+    reflected,
+    reflection_of,
+    reflection_question,
+)
 from planq.shared.subjects.jobs.store import submission_values
 from planq.shared.subjects.tenants.config import TenantConfig
 

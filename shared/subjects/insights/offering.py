@@ -1,11 +1,12 @@
-"""Which insights a planner is offered, and which jobs are held out, so that it can be seen whether they help."""
+"""Which insights a planner is offered, and which jobs are held out, so that one sees whether insights help."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 from uuid import UUID
 
 from planq.shared.platform.errors import capped
@@ -87,3 +88,36 @@ def _line(text: str) -> str:
 def confidence(seen: int, against: int) -> float:
     """Return how sure an insight is, from 0 to 1: the lower end of Wilson's interval for how often it held."""
     return round(wilson(seen, seen + against)[0], 3)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInsights:
+    """What fits a job, the best first; `origin` is the request that it goes back to.
+
+    Where something was chosen for it before, that is what fits, and `side` says what became of it.
+    """
+
+    origin: UUID
+    side: InsightGroup | None
+    found: Sequence[Candidate]
+
+
+class InsightOffers(Protocol):
+    """What was learned, for who plans."""
+
+    async def find(self, tenant_id: str, job_id: UUID, text: str, tools: Collection[str]) -> FoundInsights:
+        """Return what fits a tenant's job that asks `text` and may call `tools`; raises `DatabaseUnavailable`."""
+        ...
+
+    async def note(
+        self,
+        tenant_id: str,
+        job_id: UUID,
+        origin: UUID,
+        conversation_id: UUID | None,
+        side: InsightGroup,
+        chosen: Sequence[UUID],
+        tokens: int,
+    ) -> bool:
+        """Note what was chosen for a job; False where something was noted before. Raises `DatabaseUnavailable`."""
+        ...

@@ -22,7 +22,7 @@ from planq.shared.platform.database import Database, Row, as_json, json_text, st
 from planq.shared.platform.errors import Conflict, DatabaseUnavailable, NotFound, RequestRefused
 from planq.shared.platform.values.schedule import next_time, read_zone
 from planq.shared.subjects.agents.store import DocumentStore, pin_agent, with_prompt
-from planq.shared.subjects.conversations.turns import plan_wake
+from planq.shared.subjects.conversations.store import plan_wake
 
 _ENDED = {
     "closed": "the conversation in which it was asked for is closed",

@@ -1,4 +1,4 @@
-"""Live streams: who follows a job, and what its model is saying, as workers write it (`texts.py`)."""
+"""Live streams: who follows a job, and what its model is saying, as workers write it (`store.py`)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,14 @@
-"""What an operator says of one tenant. Absent fields mean the server's settings; docs/tenants.md shows all."""
+"""What an operator says of one tenant, and what follows for its tools and models.
+
+Absent fields mean the server's settings; docs/tenants.md shows all.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -14,10 +18,13 @@ from planq.shared.agentic.models.names import MODEL_PATTERN, check_model_name
 from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.agentic.references.grammar import walk_strings
 from planq.shared.agentic.results.artifacts import MAX_STORED_BYTES
+from planq.shared.agentic.tools.definition import MCP_SOURCE, ToolDefinition
+from planq.shared.agentic.tools.names import is_reserved
 from planq.shared.agentic.tools.policy import read_tool_policy
 from planq.shared.agentic.turns.channel_kinds import DEFAULT_CHANNELS
 from planq.shared.agentic.turns.messages import Policy
 from planq.shared.kernel.budget import read_budget
+from planq.shared.kernel.ids import TENANT
 from planq.shared.kernel.limits import Limits, read_tenant_limits
 from planq.shared.kernel.questions import MAX_OPEN_QUESTIONS
 from planq.shared.kernel.states import Strategy, StrategyName
@@ -287,3 +294,65 @@ def read_tenant_config(raw: Any) -> TenantConfig:
     except ValidationError as error:
         defects = [replace(one, pointer=one.pointer or "config") for one in defects_of_fields(error)[:100]]
         raise body_refused(defects, most=10) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One tenant; `limits` are those of its jobs that ask for none: the server's, and its own in their place.
+
+    `message_limits` are those of the jobs that its messages become; they are here so that no message works them out.
+    """
+
+    id: str
+    name: str
+    is_disabled: bool
+    config: TenantConfig
+    limits: Limits
+    message_limits: Limits
+
+
+class Tenants(Protocol):
+    """The tenants, as they are or were at most a second ago."""
+
+    async def of(self, tenant_id: str) -> Tenant:
+        """Return a tenant; raises `NotFound`, and `DatabaseUnavailable` where it is not known from a moment ago."""
+        ...
+
+
+def narrowed_tools(config: TenantConfig, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:
+    """Return those of the published tools that a tenant may use; `tools` itself where nothing narrows them.
+
+    A tool has to pass both lists: its name that of `tools`, its server, where it has one, that of `mcp_servers`.
+    Reserved names are parts of planq and not narrowed: what they call is a tenant's own agent, with its tools.
+    """
+    if config.tools is None and config.mcp_servers is None:
+        return tools
+    names, servers = _matcher(config.tools), _matcher(config.mcp_servers)
+    return {
+        name: tool
+        for name, tool in tools.items()
+        if is_reserved(name) or (names.fullmatch(name) and servers.fullmatch(_server_of(tool)))
+    }
+
+
+def may_name_model(tenant_id: str, config: TenantConfig, model: str, default: str) -> bool:
+    """Say whether a tenant may have a model asked on the server's keys; `default` is the server's own choice.
+
+    What its operator has configured it may; beyond that what `models` lists, or all where that is null and there is
+    but the tenant `default`'s own people.
+    """
+    if model in (default, config.model, config.planner_model, *config.fallback_models):
+        return True
+    if config.models is None:
+        return tenant_id == TENANT
+    return bool(model and _matcher(config.models).fullmatch(model))
+
+
+def _server_of(tool: ToolDefinition) -> str:
+    return tool.source.removeprefix(MCP_SOURCE) if tool.source.startswith(MCP_SOURCE) else ""
+
+
+def _matcher(patterns: Sequence[str] | None) -> re.Pattern[str]:
+    wanted = ["*"] if patterns is None else patterns
+    meant = (".*".join(re.escape(part) for part in pattern.split("*")) for pattern in wanted)
+    return re.compile("|".join(["", *meant]), re.DOTALL)

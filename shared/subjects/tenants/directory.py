@@ -13,8 +13,7 @@ from planq.shared.platform.database import Database, Row, json_text, shown_time
 from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound, Unavailable, capped
 from planq.shared.platform.refreshing_cache import RefreshingCache
 from planq.shared.platform.values.decoding import decode
-from planq.shared.subjects.tenants.config import TenantConfig, read_tenant_config
-from planq.shared.subjects.tenants.contract import Tenant
+from planq.shared.subjects.tenants.config import Tenant, TenantConfig, read_tenant_config
 
 _FRESH_SECONDS = 1.0
 

@@ -13,9 +13,7 @@ from typing import TypeAlias
 
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.platform.database import Database
-from planq.shared.subjects.tenants.config import TenantConfig
-from planq.shared.subjects.tenants.contract import Tenants
-from planq.shared.subjects.tenants.offers import narrowed_tools
+from planq.shared.subjects.tenants.config import TenantConfig, Tenants, narrowed_tools
 
 FRESH_SECONDS = 2.0
 _MOST_OFFERS = 10_000

@@ -7,8 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from planq.shared.platform.database import Database, as_json
-from planq.shared.subjects.webhooks.contract import Delivery
-from planq.shared.subjects.webhooks.rules import DeliveryOutcome
+from planq.shared.subjects.webhooks.rules import Delivery, DeliveryOutcome
 
 
 class PostgresDeliveries:

@@ -1,12 +1,25 @@
-"""Deliveries: what leaves the house, where one stands, and when one that failed is tried again."""
+"""Deliveries: what leaves the house, where one stands, and when one that failed is tried again.
+
+Also which addresses and events an endpoint may name, and how a delivery is signed: Standard Webhooks, symmetric
+(https://www.standardwebhooks.com, Signature scheme).
+"""
 
 from __future__ import annotations
 
+import base64
+import ipaddress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+from uuid import UUID
 
-from planq.shared.platform.errors import ErrorRecord
+from standardwebhooks import Webhook
+
+from planq.shared.platform.addresses import why_refused
+from planq.shared.platform.errors import ErrorRecord, InvalidRequest, capped
 
 
 class DeliveryKind(StrEnum):
@@ -173,3 +186,133 @@ def after_failure(
         )
     again = delivery_pause(tries, retry_after, jitter) if error.retryable else None
     return DeliveryOutcome(error, again, response_status)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One delivery that is to be sent to the address `target` now.
+
+    `attempt` is its fencing token, `tries` which try it is since it was asked for. A callback has no endpoint. A
+    message goes to a `channel`, whose `config` is null where nobody sends to it any more; so many of its `parts` have
+    arrived, and one that `is_doubtful` perhaps more. Its body is empty where the conversation does not say it any
+    more. Its `age` counts from its event.
+    """
+
+    id: UUID
+    tenant_id: str
+    endpoint_id: UUID | None
+    target: str | None
+    recipient: str
+    event: str
+    body: str
+    attempt: int
+    tries: int
+    kind: str = DeliveryKind.WEBHOOK
+    channel: str | None = None
+    channel_kind: str | None = None
+    config: Mapping[str, Any] | None = None
+    parts: int = 0
+    is_doubtful: bool = False
+    age: timedelta = timedelta(0)
+
+
+EVENTS = (
+    "job.completed",
+    "job.failed",
+    "job.cancelled",
+    "job.input_required",
+    "batch.completed",
+    "batch.failed",
+    "batch.cancelled",
+    "channel.problem",
+)
+"""What an endpoint can be told; `job.*`, `batch.*` and `channel.*` stand for all of their kind."""
+
+MAX_TARGET_CHARS = 2_000
+
+EVENT_NAMES = (*EVENTS, *dict.fromkeys(f"{event.partition('.')[0]}.*" for event in EVENTS))
+"""What an endpoint may name."""
+
+
+def checked_url(
+    url: str, field: str, allowed: Collection[str] = (), setting: str = "PLANQ_WEBHOOK_ALLOW_HOSTS"
+) -> str:
+    """Return an address that something may be sent to; raises `InvalidRequest`, which names the `field`.
+
+    An address of a private network, and this machine, are refused unless the host is among `allowed` (`host` or
+    `host:port`, in lower case), which `setting` lists. What a name leads to is known only when something is sent: it
+    is checked again then.
+    """
+    if len(url) > MAX_TARGET_CHARS:
+        raise InvalidRequest(f"{field}: expected at most {MAX_TARGET_CHARS} characters, found {len(url)}")
+    shown = repr(capped(url, 200))
+    if not url.isprintable() or " " in url:
+        raise InvalidRequest(f"{field}: expected an address without spaces or control characters, found {shown}")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise InvalidRequest(f"{field}: expected https://host/path, found {shown} ({error})") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidRequest(f"{field}: expected https://host/path or http://host/path, found {shown}")
+    if "@" in parts.netloc:
+        # It is stored and shown; a password in it would be, too.
+        raise InvalidRequest(f"{field}: expected an address without a user name or password before @")
+    if parts.fragment:
+        raise InvalidRequest(f"{field}: expected an address without a fragment: nothing after # is ever sent")
+    if not {host, f"{host}:{port or _default_port(parts)}"} & set(allowed) and (reason := _why_local(host)):
+        raise InvalidRequest(f"{field}: {capped(host, 100)!r} is {reason}; an operator can allow it by {setting}")
+    return url
+
+
+def checked_events(events: Sequence[str]) -> list[str]:
+    """Return names of events, each once, in the order given; raises `InvalidRequest` for none, or an unknown one."""
+    unknown = [event for event in events if event not in EVENT_NAMES]
+    if unknown or not events:
+        found = ", ".join(repr(capped(event, 40)) for event in unknown[:10]) or "none"
+        raise InvalidRequest(f"events: expected one or more of {', '.join(EVENT_NAMES)}, found {found}")
+    return list(dict.fromkeys(events))
+
+
+def _default_port(parts: SplitResult) -> int:
+    return 443 if parts.scheme == "https" else 80
+
+
+def _why_local(host: str) -> str | None:
+    if host == "localhost" or host.endswith(".localhost"):
+        return "a loopback address"
+    try:
+        return why_refused(ipaddress.ip_address(host))
+    except ValueError:
+        return None  # a name
+
+
+SIGNING_ENTROPY_BYTES = 32
+"""What one secret takes; the standard wants 24 to 64 bytes."""
+
+OVERLAP = timedelta(hours=24)
+"""How long after a rotation the secret before signs too."""
+
+_PREFIX = "whsec_"
+
+
+def signing_secret(entropy: bytes) -> str:
+    """Return the secret that these fresh random bytes (`SIGNING_ENTROPY_BYTES`) make."""
+    if len(entropy) != SIGNING_ENTROPY_BYTES:
+        raise ValueError(f"expected {SIGNING_ENTROPY_BYTES} random bytes, found {len(entropy)}")
+    return _PREFIX + base64.b64encode(entropy).decode()
+
+
+def signed_headers(message_id: str, moment: datetime, body: str, secrets: Sequence[str]) -> Mapping[str, str]:
+    """Return the headers of an attempt that is made at a moment in UTC, signed by each of the secrets.
+
+    The receiver knows a repeat by `webhook-id`; the time is the attempt's own.
+    """
+    if moment.utcoffset() != timedelta(0):
+        # `sign` takes any time for one in UTC (standardwebhooks 1.1).
+        raise ValueError(f"expected a time in UTC, found {moment.isoformat()}")
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(moment.timestamp())),
+        "webhook-signature": " ".join(Webhook(secret).sign(message_id, moment, body) for secret in secrets),
+    }

@@ -17,7 +17,7 @@ from planq.shared.platform.errors import Misconfigured
 from planq.shared.subjects.tenants.envelope import ENVELOPE_ENTROPY_BYTES, SealedSecret, UnsealError, seal, unseal
 from planq.shared.subjects.tenants.master_keys import MasterKey
 from planq.shared.subjects.tenants.secrets import newest_master
-from planq.shared.subjects.webhooks.signatures import OVERLAP, SIGNING_ENTROPY_BYTES, signing_secret
+from planq.shared.subjects.webhooks.rules import OVERLAP, SIGNING_ENTROPY_BYTES, signing_secret
 
 _CALLBACKS = "webhook/callbacks/"
 _INBOUND = "webhook/inbound/"

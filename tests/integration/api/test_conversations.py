@@ -15,8 +15,7 @@ from planq.shared.kernel.retry import StageTries
 from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.errors import Erased, ErrorRecord, Transient
-from planq.shared.subjects.conversations.store import ConversationStore, InboundResult
-from planq.shared.subjects.conversations.turns import TurnReader
+from planq.shared.subjects.conversations.store import ConversationStore, InboundResult, TurnReader
 from tests.integration.api.conftest import Api
 from tests.support.conversations import message
 

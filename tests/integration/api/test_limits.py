@@ -21,8 +21,7 @@ from planq.shared.platform.database import Database
 from planq.shared.platform.errors import Misconfigured
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.tenants.config import TenantConfig
-from planq.shared.subjects.tenants.rate_counter import ValkeyWindows, redis_py_url
-from planq.shared.subjects.tenants.rate_store import PostgresWindows
+from planq.shared.subjects.tenants.rate_counter import PostgresWindows, ValkeyWindows, redis_py_url
 from planq.shared.subjects.tenants.rates import RateVerdict, Window
 from tests.integration.api.conftest import MakeApi
 from tests.support.ports import free_port

@@ -28,7 +28,7 @@ from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
 from planq.shared.subjects.tenants.api_keys import ApiKeyStore
 from planq.shared.subjects.tenants.keys import KeyScope
-from planq.shared.subjects.tenants.rate_store import PostgresWindows
+from planq.shared.subjects.tenants.rate_counter import PostgresWindows
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.integration.api.control import JobDriver
 from tests.support.ports import free_port

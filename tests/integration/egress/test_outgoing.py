@@ -18,7 +18,7 @@ from planq.shared.agentic.models.names import Provider
 from planq.shared.agentic.tools.contract import ToolContext
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.platform.errors import ErrorRecord, Misconfigured, PlanqError
-from planq.shared.subjects.webhooks.contract import Delivery
+from planq.shared.subjects.webhooks.rules import Delivery
 from planq.worker.channels.telegram import BotApi
 from planq.worker.egress import Egress, LeastRate
 from planq.worker.models.gateway import ModelGateway

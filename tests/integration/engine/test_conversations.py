@@ -12,7 +12,7 @@ from planq.shared.agentic.models.exchange import ToolCallRequest
 from planq.shared.agentic.turns.messages import MessageKind, Policy
 from planq.shared.kernel.states import ElicitationStatus
 from planq.shared.platform.errors import ToolFailed
-from planq.shared.subjects.conversations.history import history_messages
+from planq.shared.subjects.conversations.rules import history_messages
 from planq.shared.subjects.conversations.store import AnsweredQuestion, Arrival, ConversationStore
 from planq.worker.tools.declare import tool
 from tests.support.conversations import Thread

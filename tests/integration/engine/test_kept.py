@@ -14,8 +14,7 @@ from planq.shared.agentic.tools.contract import ToolContext
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.wakes import StepWake
 from planq.shared.subjects.agents.store import DocumentStore
-from planq.shared.subjects.moments.knowledge import Piece, PostgresKnowledge
-from planq.shared.subjects.moments.store import PostgresMemory
+from planq.shared.subjects.moments.store import Piece, PostgresKnowledge, PostgresMemory
 from planq.worker.engine.chain import after_release
 from planq.worker.tools.registry import load_registry
 from planq.worker.tools.services import ToolServices

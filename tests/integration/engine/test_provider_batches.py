@@ -19,7 +19,7 @@ from planq.shared.kernel.states import Priority, Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.subjects.batches.provider_store import ProviderBatches
-from planq.shared.subjects.batches.states import Discount
+from planq.shared.subjects.batches.rules import Discount
 from planq.shared.subjects.jobs.store import submission_values
 from planq.worker.batches.duty import HOLD, ProviderBatchDuty
 from planq.worker.models.batch_api import BatchApi

@@ -23,10 +23,9 @@ from planq.shared.platform.database import Database, as_json
 from planq.shared.platform.errors import Conflict, ErrorRecord, NotFound
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.retention.store import DELIVERIES, Retention
-from planq.shared.subjects.webhooks.contract import Delivery
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
 from planq.shared.subjects.webhooks.endpoints import WebhookStore
-from planq.shared.subjects.webhooks.rules import DeliveryOutcome
+from planq.shared.subjects.webhooks.rules import Delivery, DeliveryOutcome
 from tests.support.clock import move_clock
 from tests.support.waiting import eventually
 

@@ -13,8 +13,8 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Database
+from planq.shared.subjects.events.position import BEGINNING, END, Position
 from planq.shared.subjects.events.store import EventLog, LoggedEvent
-from planq.shared.subjects.streams.position import BEGINNING, END, Position
 from tests.support.requests import OpenRequestStore
 
 Tell = Callable[..., Awaitable[None]]

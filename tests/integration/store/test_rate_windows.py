@@ -13,8 +13,7 @@ import redis
 
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.platform.database import Database
-from planq.shared.subjects.tenants.rate_counter import ValkeyWindows, key_of
-from planq.shared.subjects.tenants.rate_store import PostgresWindows
+from planq.shared.subjects.tenants.rate_counter import PostgresWindows, ValkeyWindows, key_of
 from planq.shared.subjects.tenants.rates import LocalWindows, RateRequest, Rates, RateVerdict
 
 PATIENCE_SECONDS = 30.0

@@ -23,9 +23,8 @@ from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import Conflict, ErrorRecord
-from planq.shared.subjects.conversations.failure import STOPPED, TOO_LONG
-from planq.shared.subjects.conversations.store import Arrival, InboundResult
-from planq.shared.subjects.conversations.turns import TurnReader
+from planq.shared.subjects.conversations.rules import STOPPED, TOO_LONG
+from planq.shared.subjects.conversations.store import Arrival, InboundResult, TurnReader
 from planq.shared.subjects.jobs.store import RequestStore
 from tests.support.conversations import Thread, message
 from tests.support.plans import compiled

@@ -15,9 +15,7 @@ from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.subjects.webhooks.contract import Delivery
-from planq.shared.subjects.webhooks.rules import LADDER, DeliveryOutcome
-from planq.shared.subjects.webhooks.signatures import signing_secret
+from planq.shared.subjects.webhooks.rules import LADDER, Delivery, DeliveryOutcome, signing_secret
 from planq.worker.egress import Egress, Resolver, resolve_with_system
 from planq.worker.webhooks.posting import Poster
 from tests.support.receiver import CHUNK, ENDLESS_CHUNKS, SILENT, Answer, receiving

@@ -15,9 +15,9 @@ from planq.api.batches.documents import json_lines
 from planq.api.http.exchange import json_bytes
 from planq.api.streams.frames import event_frame, job_frame, text_frame
 from planq.shared.platform.values.encoding import JsonText
+from planq.shared.subjects.events.position import Position
 from planq.shared.subjects.events.store import LoggedEvent
 from planq.shared.subjects.streams.contract import Epoch, TextPiece
-from planq.shared.subjects.streams.position import Position
 
 BREAKS = "a\x0b\x0c\x1c\x1d\x1e\x85b\u2028c\u2029d\r\ne é €"
 

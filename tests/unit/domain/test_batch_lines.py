@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.platform.errors import TooLarge
-from planq.shared.subjects.batches.lines import FileLine, LineSplitter
+from planq.shared.subjects.batches.rules import FileLine, LineSplitter
 
 
 def split(*parts: bytes, max_line_bytes: int = 1_000, max_lines: int = 100) -> list[FileLine]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planq.shared.agentic.models.exchange import ChatMessage
 from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
-from planq.shared.subjects.conversations.history import history_messages
+from planq.shared.subjects.conversations.rules import history_messages
 from tests.unit.domain.strategies import json_values
 
 

@@ -17,7 +17,8 @@ from planq.shared.agentic.turns.wording import (
     suspicious_arguments,
 )
 from planq.shared.platform import errors
-from planq.shared.subjects.conversations.failure import (
+from planq.shared.subjects.conversations.inbound import CanonicalMessage, checked_text
+from planq.shared.subjects.conversations.rules import (
     BEYOND_BUDGET,
     BEYOND_CONTEXT,
     NO_DATA,
@@ -26,7 +27,6 @@ from planq.shared.subjects.conversations.failure import (
     user_message,
     user_message_for_step,
 )
-from planq.shared.subjects.conversations.inbound import CanonicalMessage, checked_text
 from planq.shared.subjects.tenants.config import TenantConfig
 from planq.shared.subjects.tenants.prompt import check_tenant_prompt, tenant_prompt_defects
 

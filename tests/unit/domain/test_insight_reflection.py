@@ -7,13 +7,15 @@ from uuid import UUID
 import pytest
 
 from planq.shared.subjects.insights.offering import Candidate, offered_text
-from planq.shared.subjects.insights.reflection import (
+from planq.shared.subjects.insights.rules import (
     MAX_REFLECTION_CHARS,
+    EndedCall,
+    EndedJob,
+    learn,
     reflected,
     reflection_of,
     reflection_question,
 )
-from planq.shared.subjects.insights.rules import EndedCall, EndedJob, learn
 
 
 def test_a_model_is_asked_about_failed_calls_and_told_no_value() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.subjects.tenants.config import TenantConfig
-from planq.shared.subjects.tenants.offers import may_name_model, narrowed_tools
+from planq.shared.subjects.tenants.config import TenantConfig, may_name_model, narrowed_tools
 
 TOOLS = {
     name: ToolDefinition(name=name, source=source)

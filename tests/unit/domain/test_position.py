@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.subjects.streams.position import BEGINNING, Position
+from planq.shared.subjects.events.position import BEGINNING, Position
 
 NUMBERS = st.integers(min_value=0, max_value=10**18 - 1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
 from planq.shared.agentic.turns.speakers import Speaker, as_said
-from planq.shared.subjects.conversations.history import history_messages, present_speaker, tells_people
+from planq.shared.subjects.conversations.rules import history_messages, present_speaker, tells_people
 
 ADA, BOB = Speaker("7", "Ada"), Speaker("8", "Bob")
 

@@ -8,8 +8,7 @@ import pytest
 
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.limits import Limits
-from planq.shared.subjects.tenants.config import TenantConfig
-from planq.shared.subjects.tenants.contract import Tenant
+from planq.shared.subjects.tenants.config import Tenant, TenantConfig
 from planq.shared.subjects.tools import catalogue
 from planq.shared.subjects.tools.catalogue import FRESH_SECONDS, Catalogue, ToolsByName
 

@@ -162,7 +162,7 @@ ALL_TENANTS = {
 
 FOR_WORKERS = {
     "actions/sweep.py",
-    "batches/line_sweep.py",
+    "batches/sweep.py",
     "batches/provider_store.py",
     "insights/learning.py",
     "orchestrations/store.py",

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from planq.shared.platform.errors import InvalidRequest
-from planq.shared.subjects.webhooks.addresses import EVENTS, checked_events, checked_url
-from planq.shared.subjects.webhooks.signatures import signed_headers, signing_secret
+from planq.shared.subjects.webhooks.rules import EVENTS, checked_events, checked_url, signed_headers, signing_secret
 
 NOW = datetime(2026, 11, 23, 6, 0, 0, 900_000, tzinfo=UTC)
 

@@ -29,8 +29,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import STAGES, JobStatus, Lane, Respond, StepStatus, Strategy, WakeQueue
 from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, Wake
 from planq.shared.platform.errors import ErrorRecord, InvalidRequest, PlanInvalid
-from planq.shared.subjects.tenants.config import TenantConfig
-from planq.shared.subjects.tenants.contract import Tenant
+from planq.shared.subjects.tenants.config import Tenant, TenantConfig
 from planq.testing.answers import Answers, AskedQuestion, People
 from planq.testing.contexts import JOB
 from planq.testing.memory import MemoryStore

@@ -1,4 +1,4 @@
--- The event log, read in the order of its transactions; see shared/subjects/streams/position.py. What is read lies below
+-- The event log, read in the order of its transactions; see shared/subjects/events/position.py. What is read lies below
 -- every transaction that is still open, in the snapshot of the statement itself. What is shown as `xid` is a text, whose order
 -- is another one: that of the events is always asked for by the table's name.
 

@@ -1,7 +1,11 @@
-"""What a model is shown of the turns before: the newest messages that fit into a budget of tokens.
+"""What a model is shown of the turns before, and which sentence a person reads in place of an error.
 
-docs/decisions.md, D19. Whatever the rows are, the messages are a conversation that every provider takes: each call
-of a tool has its one response right after it, ids are unique, and no call stands before all words.
+A model is shown the newest messages that fit into a budget of tokens (docs/decisions.md, D19). Whatever the rows are,
+the messages are a conversation that every provider takes: each call of a tool has its one response right after it,
+ids are unique, and no call stands before all words.
+
+A person is shown a plain sentence for an error, never the words of a tool or a provider: those may name tenants,
+hosts or keys. Whoever runs planq finds them with the job.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import Any
 from planq.shared.agentic.models.exchange import ChatMessage, ToolCallRequest
 from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
 from planq.shared.agentic.turns.speakers import Speaker, are_told, as_said
+from planq.shared.platform import errors
 from planq.shared.platform.errors import OutcomeUnknown, capped
 
 CountTokens = Callable[[str], int]
@@ -112,3 +117,58 @@ def _tokens(message: ChatMessage, left: int, count: CountTokens) -> int:
     if sum(map(len, texts)) > max(left, 0) * _MOST_BYTES_PER_TOKEN:
         return max(left, 0) + 1
     return sum(map(count, texts))
+
+
+NO_DATA = "Unable to retrieve data"
+UNAVAILABLE = "The assistant is not available at the moment. Please try again later."
+BEYOND_CONTEXT = "This is more than I can read at once. Please send less, or begin a new conversation."
+TOO_LONG = "This took too long. Please try again."
+BEYOND_BUDGET = "This needs more than is allowed here. Please ask for less at once."
+STOPPED = "This request was stopped."
+NOT_POSSIBLE = "Something went wrong. Please try again later."
+
+_SENTENCES: tuple[tuple[str, tuple[type[errors.PlanqError], ...]], ...] = (
+    (
+        NO_DATA,
+        (
+            errors.ToolFailed,
+            errors.UnknownTool,
+            errors.InvalidArguments,
+            errors.InvalidOutput,
+            errors.PolicyDenied,
+            errors.OutcomeUnknown,
+        ),
+    ),
+    (
+        UNAVAILABLE,
+        (
+            errors.Transient,
+            errors.Unreached,
+            errors.UnreadableReply,
+            errors.RateLimited,
+            errors.HostBusy,
+            errors.AuthFailed,
+            errors.ModelRefused,
+            errors.WorkerLost,
+        ),
+    ),
+    (BEYOND_BUDGET, (errors.BudgetExceeded,)),
+    (BEYOND_CONTEXT, (errors.ContextExceeded,)),
+    (STOPPED, (errors.Aborted, errors.Cancelled, errors.AnswerDeclined)),
+)
+_BY_CODE = {kind.code: sentence for sentence, kinds in _SENTENCES for kind in kinds}
+
+
+def user_message(code: str) -> str:
+    return TOO_LONG if code in errors.AGENT_TIMEOUTS else _BY_CODE.get(code, NOT_POSSIBLE)
+
+
+def outbound_text(text: str, metadata: Any) -> str:
+    """Return what an outbound message says: its text, or the sentence for the `error_code` that stands beside it."""
+    code = metadata.get("error_code") if isinstance(metadata, Mapping) else None
+    return text if text or code is None else user_message(code)
+
+
+def user_message_for_step(code: str) -> str:
+    """Return the sentence for the error of a step: whatever went wrong with a tool, its data is missing."""
+    return STOPPED if code == errors.Cancelled.code else NO_DATA
