@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.routing import Route
 
 from planq.api.access.guard import Guard, GuardMiddleware
@@ -26,8 +26,10 @@ from planq.api.access.places import LEASE_SECONDS, Places
 from planq.api.access.revocation import OngoingRequests
 from planq.api.access.scopes import Access
 from planq.api.access.sessions import Sessions
+from planq.api.actions.page import action_page_routes
 from planq.api.actions.routes import action_routes
 from planq.api.agents.routes import agent_routes
+from planq.api.batches.page import batch_page_routes
 from planq.api.batches.routes.batches import batch_routes
 from planq.api.batches.routes.control import batch_control_routes
 from planq.api.batches.upload import BatchUploads
@@ -39,7 +41,10 @@ from planq.api.channels.webhook import webhook_channel_routes
 from planq.api.compat.executions import execution_routes
 from planq.api.compat.message_flow import message_flow_routes
 from planq.api.compat.messages import message_routes
+from planq.api.conversations.page.chat import chat_routes
+from planq.api.conversations.page.conversations import conversation_page_routes
 from planq.api.conversations.routes import conversation_routes
+from planq.api.costs.page import cost_page_routes
 from planq.api.costs.routes import cost_routes
 from planq.api.deps import Services
 from planq.api.documents import job_document
@@ -48,6 +53,7 @@ from planq.api.health.routes import ASSETS, operation_routes, page_assets, page_
 from planq.api.http import bounds
 from planq.api.http import exchange as http
 from planq.api.http.prefix import Prefix
+from planq.api.insights.page import insight_page_routes
 from planq.api.insights.routes import insight_routes
 from planq.api.intake.assignments import Assignments
 from planq.api.intake.messages import MessageReplies, Messages
@@ -55,25 +61,38 @@ from planq.api.intake.parts import PartIntake
 from planq.api.intake.submission import JobBuilder, Submissions
 from planq.api.intake.turns import TurnSubmissions
 from planq.api.intake.waits import EndAnnouncer, JobWaits
+from planq.api.jobs.page.acts import act_routes
+from planq.api.jobs.page.artifacts import artifact_page_routes
+from planq.api.jobs.page.below import below_routes
+from planq.api.jobs.page.forking import fork_routes
+from planq.api.jobs.page.job import job_page_routes
+from planq.api.jobs.page.listing import list_routes
 from planq.api.jobs.routes.control import control_routes
 from planq.api.jobs.routes.jobs import job_routes
 from planq.api.jobs.routes.outputs import artifact_routes, output_routes
+from planq.api.manual.page import manual_routes
 from planq.api.mcp.calls import ToolCalls
 from planq.api.mcp.server import McpDoor
 from planq.api.metrics.exposition import Metrics
 from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks, StatusChecks
 from planq.api.openapi import describe_api, operation_name
+from planq.api.operations.page import worker_page_routes
 from planq.api.operations.routes import overview_routes
 from planq.api.operations.search import search_routes
 from planq.api.page.route import refusal_page
-from planq.api.page_routers import PAGE_ROUTERS
+from planq.api.page.visits import visit_routes
 from planq.api.questions.answering import ElicitationAnswers
+from planq.api.questions.page import inbox_routes
 from planq.api.questions.routes import elicitation_routes
+from planq.api.schedules.page import operation_page_routes
 from planq.api.schedules.routes import schedule_routes
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
+from planq.api.tenants.page import tenant_page_routes
 from planq.api.tenants.routes import tenant_routes
+from planq.api.tools.page import catalogue_page_routes
 from planq.api.tools.routes import catalogue_routes
+from planq.api.webhooks.page import webhook_page_routes
 from planq.api.webhooks.routes import webhook_routes
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.publisher import CeleryPublisher
@@ -111,6 +130,14 @@ from planq.shared.subjects.tenants.places import PlaceStore
 from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
 from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets
+
+PAGE_ROUTERS: Sequence[APIRouter] = (
+    *(visit_routes, list_routes, job_page_routes, act_routes, fork_routes, below_routes, artifact_page_routes),
+    *(chat_routes, conversation_page_routes, webhook_page_routes, worker_page_routes, action_page_routes),
+    *(inbox_routes, batch_page_routes, catalogue_page_routes, operation_page_routes),
+    *(insight_page_routes, cost_page_routes, tenant_page_routes, manual_routes),
+)
+
 
 _log = logging.getLogger("planq.api")
 

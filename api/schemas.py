@@ -13,7 +13,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-from planq.api.plan_schemas import GuideDocument, PlanDocument
 from planq.shared.agentic.models.call_settings import AgentCallSettings
 from planq.shared.agentic.models.ending import OnIncomplete
 from planq.shared.agentic.models.input_parts import PARTS_SCHEMA
@@ -38,6 +37,38 @@ from planq.shared.kernel.states import (
     StopReason,
     Strategy,
 )
+
+
+class PlanDocument(BaseModel):
+    """The plan of a round."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["tool_calls"]
+    reasoning: str | None = None
+    calls: list[dict[str, Any]]
+
+
+class GuideStepDocument(BaseModel):
+    """One step of a guide; nothing executes it."""
+
+    step_number: int
+    description: str
+    tool: str | None = Field(description="The tool that it needs, null for none.")
+    tool_arguments: dict[str, Any]
+    depends_on: list[int] = Field(description="Numbers of other steps, as the planner wrote them.")
+    success_criteria: str
+
+
+class GuideDocument(BaseModel):
+    """The guide of a job of `guided`: advice that the model is told in its turns."""
+
+    type: Literal["guide"]
+    steps: list[GuideStepDocument]
+    estimated_steps: int
+    complexity: Literal["low", "medium", "high"]
+    success_criteria: str
+
 
 T = TypeVar("T")
 

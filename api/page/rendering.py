@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -17,7 +18,6 @@ from planq.api.access.scopes import opening_of
 from planq.api.access.sessions import LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
 from planq.api.http.prefix import below_prefix
 from planq.api.page import words
-from planq.api.page.assets import asset_url
 from planq.api.page.trees import marks_of, tree
 from planq.shared.settings.settings import VERSION
 from planq.shared.subjects.jobs.waiting import shown_seconds
@@ -151,3 +151,37 @@ def keep(request: Request, response: Response, session: PageSession | None) -> N
         httponly=True,
         samesite="strict",
     )
+
+
+_FOLDER = Path(__file__).parent / "assets"
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+class Asset(NamedTuple):
+    """One file as it is served."""
+
+    media_type: str
+    body: bytes
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    return {_served_name(path): Asset(_TYPES[path.suffix], path.read_bytes()) for path in _paths()}
+
+
+@cache
+def _names() -> dict[str, str]:
+    return {path.name: _served_name(path) for path in _paths()}
+
+
+def _paths() -> list[Path]:
+    return [path for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES]
+
+
+def _served_name(path: Path) -> str:
+    return f"{path.stem}.{sha256(path.read_bytes()).hexdigest()[:16]}{path.suffix}"
+
+
+def asset_url(name: str) -> str:
+    """Return the address of a file for the present request; raises `KeyError` for what is none."""
+    return below_prefix(f"{UI}/assets/{_names()[name]}")

@@ -14,8 +14,7 @@ from planq.api.access.guard import LOGIN
 from planq.api.access.sessions import UI
 from planq.api.deps import Services, Use
 from planq.api.http.exchange import HttpRefusal
-from planq.api.page.assets import assets
-from planq.api.page.rendering import home_of, is_open, keep, page, session_of
+from planq.api.page.rendering import assets, home_of, is_open, keep, page, session_of
 from planq.api.page.route import fields_of, page_router, seen
 from planq.shared.platform.errors import NotFound, Unauthorized
 

@@ -13,9 +13,8 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.questions import ElicitationAnswer
 from planq.shared.kernel.retry import RetryTerms, StageTries
-from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import Effect, JobStatus, Lane, Priority, Recovery, Respond, StepKind, Strategy
-from planq.shared.kernel.steps import PlannedStep, StepResult
+from planq.shared.kernel.steps import PlannedStep, RoundRecord, StepResult
 from planq.shared.platform.values.pointers import Path
 
 

@@ -7,24 +7,41 @@ with the names of all that is wrong: every process does that before it is anythi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, SecretStr, ValidationInfo, field_validator
-from pydantic_settings import NoDecode
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    SecretStr,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from planq.shared.agentic.models.call_settings import CallSettings, SettingsOfModels
+from planq.shared.agentic.models.names import Provider, key_name, parse_place
+from planq.shared.agentic.models.own_prices import OwnPrice
 from planq.shared.agentic.tools.policy import read_tool_policy
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import JobStatus
-from planq.shared.platform.errors import Misconfigured
+from planq.shared.platform.database_url import SCHEMA, in_schema
+from planq.shared.platform.errors import Misconfigured, capped
 from planq.shared.platform.redact import secrets_of
 from planq.shared.settings.kinds import (
     Days,
     FilePath,
+    ModelKey,
     Networks,
     RootPath,
+    SchemaName,
     WebAddress,
     Weights,
     ascii_keys,
@@ -32,12 +49,214 @@ from planq.shared.settings.kinds import (
     hosts_alone,
     known_commands,
     known_log_level,
+    model_name,
     readable_master_keys,
 )
-from planq.shared.settings.model_settings import ModelServing
+from planq.shared.subjects.insights.offering import InsightMode
 from planq.shared.subjects.tenants.master_keys import MasterKey, read_master_keys
 
 VERSION = "0.1.0"
+
+
+class ServerSettings(BaseSettings):
+    """Where the database and the broker are."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PLANQ_", extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
+
+    database_url: str = Field(
+        default="",
+        validation_alias=AliasChoices("PLANQ_DATABASE_URL", "DATABASE_URL"),
+        description="PostgreSQL, `postgresql://…`; `planq up` starts its own without it.",
+    )
+    database_schema: SchemaName = Field(
+        default=SCHEMA,
+        validation_alias="PLANQ_SCHEMA",
+        description="The schema of the database that holds planq's tables and functions, and nothing else.",
+    )
+    listen_url: str = Field(
+        default="",
+        description="Where DATABASE_URL leads through a pooler in transaction mode (PgBouncer): the server itself, "
+        "for LISTEN and `planq migrate`.",
+    )
+    broker_url: str = Field(
+        default="",
+        validation_alias=AliasChoices("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL"),
+        description="`redis://`, `rediss://`, `redis+socket://` or `amqp://`; `planq up` starts Valkey without it.",
+    )
+    database_connections: int = Field(
+        default=10,
+        ge=1,
+        le=500,
+        description="Most connections of one process; claims and commits are short, 10 serve 500 steps.",
+    )
+
+    def require_database(self) -> str:
+        """Return the URL for statements; raises `Misconfigured` when it is missing or no PostgreSQL URL.
+
+        Its connections work in the schema PLANQ_SCHEMA. A pooler takes no options of a connection: the role has to.
+        """
+        url = _require("DATABASE_URL", self.database_url, _POSTGRES)
+        return url if self.has_pooler else in_schema(url, self.database_schema)
+
+    def require_server(self) -> str:
+        """Return the URL for what needs a connection of its own: LISTEN, and migrations. Raises `Misconfigured`."""
+        if not self.has_pooler:
+            return self.require_database()
+        return in_schema(_require("PLANQ_LISTEN_URL", self.listen_url, _POSTGRES), self.database_schema)
+
+    @property
+    def has_pooler(self) -> bool:
+        """True where DATABASE_URL leads through a pooler, which lends a connection for one transaction."""
+        return bool(self.listen_url)
+
+    @property
+    def pooled_schema(self) -> str | None:
+        """The schema in which a pooler's connections have to work by themselves; None without a pooler."""
+        return self.database_schema if self.has_pooler else None
+
+    def require_broker(self) -> str:
+        """Return the broker URL; raises `Misconfigured` when it is missing or of a kind we do not know."""
+        return _require(
+            "BROKER_URL", self.broker_url, ("redis://", "rediss://", "redis+socket://", "amqp://", "amqps://")
+        )
+
+
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def _require(name: str, url: str, prefixes: tuple[str, ...]) -> str:
+    expected = " or ".join(f"{prefix}…" for prefix in prefixes)
+    if not url:
+        raise Misconfigured(f"{name} is not set; expected {expected}; `planq up` starts embedded servers and sets it")
+    if not url.startswith(prefixes):
+        scheme = url.split("://")[0][:20]
+        raise Misconfigured(f"{name}: expected {expected}, found a URL of the kind {scheme!r}")
+    return url
+
+
+class ModelServer(BaseModel):
+    """One server of a provider's protocol; a compatible server may need no key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    base_url: WebAddress = None
+    key: ModelKey = None
+
+
+def _checked_places(servers: Mapping[str, ModelServer]) -> Mapping[str, ModelServer]:
+    for place, server in servers.items():
+        try:
+            _, name = parse_place(place)
+        except ValueError:
+            name = ""
+        if not name or not server.base_url:
+            raise ValueError(
+                f"expected PROVIDER@NAME with a base_url, as in openai@house, found {capped(place, 80)!r}; "
+                "NAME has at most 32 of a-z, 0-9 and -"
+            )
+    return servers
+
+
+def _key_of(provider: Provider) -> tuple[Any, Any]:
+    names = dict.fromkeys([*provider.traits.key_variables, key_name(provider).upper()])
+    field = Field(default=None, validation_alias=AliasChoices(*names), description=f"Key for `{provider}:`.")
+    return ModelKey, field
+
+
+if TYPE_CHECKING:
+    _Keys = ServerSettings
+else:
+    _Keys = create_model("_Keys", __base__=ServerSettings, **{key_name(one): _key_of(one) for one in Provider})
+
+
+class ModelServing(_Keys):
+    """Models, their servers and keys, the limits of a call, and whether jobs that end teach."""
+
+    insights: InsightMode = Field(
+        default=InsightMode.OFF,
+        description="Whether jobs that end teach insights, and planners are offered them: `off`, `shadow` (learned "
+        "and chosen, shown to no planner), `on`. A tenant's configuration may say otherwise.",
+    )
+    model: Annotated[str, AfterValidator(model_name)] = Field(
+        default="offline", description="The model of jobs that name none."
+    )
+    openai_base_url: WebAddress = Field(
+        default=None,
+        validation_alias=AliasChoices("PLANQ_MODEL_BASE_URL", "OPENAI_BASE_URL"),
+        description="An OpenAI-compatible server.",
+    )
+    anthropic_base_url: WebAddress = Field(
+        default=None, validation_alias="ANTHROPIC_BASE_URL", description="Another address of Anthropic's API."
+    )
+    google_base_url: WebAddress = Field(
+        default=None, validation_alias="GOOGLE_BASE_URL", description="Another address of Google's API."
+    )
+    ollama_base_url: WebAddress = Field(
+        default=None, validation_alias="OLLAMA_BASE_URL", description="Ollama; http://127.0.0.1:11434/v1 without it."
+    )
+    vllm_base_url: WebAddress = Field(default=None, validation_alias="VLLM_BASE_URL", description="vLLM's server.")
+    litellm_base_url: WebAddress = Field(
+        default=None, validation_alias="LITELLM_BASE_URL", description="LiteLLM's proxy."
+    )
+    azure_base_url: WebAddress = Field(
+        default=None, validation_alias="AZURE_OPENAI_ENDPOINT", description="The resource of Azure OpenAI."
+    )
+    model_servers: Annotated[Mapping[str, ModelServer], AfterValidator(_checked_places)] = Field(
+        default_factory=dict,
+        repr=False,
+        description='Several servers of one provider: `{"PROVIDER@NAME": {"base_url": "…", "key": "…"}}`. Jobs name '
+        "their models as `PROVIDER@NAME:MODEL`.",
+    )
+    model_timeout_seconds: float = Field(
+        default=120.0, gt=0, description="Of one try of a model call, to the end of its reply."
+    )
+    model_attempts: int = Field(default=4, ge=1, description="Tries of one model call, the first included.")
+    model_retry_seconds: float = Field(
+        default=900.0,
+        ge=0,
+        description="How long a stage whose model fails is tried again, without a worker in between; `0`: never. In "
+        "a conversation it is at most its `plan_timeout_seconds`.",
+    )
+    model_max_output_tokens: int = Field(default=4096, ge=1, description="The longest reply asked of a model.")
+    model_settings: Annotated[Mapping[str, CallSettings], AfterValidator(SettingsOfModels.checked)] = Field(
+        default_factory=dict,
+        repr=False,
+        description='How models are called, by name or by its beginning and `*`: `{"mistral:*": {"top_p": 0.9}}`. '
+        "docs/models.md lists the fields.",
+    )
+    model_prices: Mapping[str, OwnPrice] = Field(
+        default_factory=dict,
+        description='US dollars for a million tokens, by the name of a model or its beginning and `*`: `{"vllm:*": '
+        '{"input": 0.2, "cached_input": 0.05, "output": 0.6}}`. They win over the price lists.',
+    )
+    provider_batch_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=3_600,
+        description="How long lines of a batch with `discount=provider` are collected for one provider's batch, and "
+        "how often the provider is asked for it.",
+    )
+    keep_exchanges: bool = Field(
+        default=True, description="Keep prompts and replies in `model_calls`; off, they are redacted."
+    )
+    record: FilePath = Field(default=None, description="Record every exchange into this cassette.")
+
+    @property
+    def model_keys(self) -> Mapping[str, str]:
+        """The keys that are set, by `PROVIDER` or `PROVIDER@NAME`."""
+        own = {str(provider): getattr(self, key_name(provider)) for provider in Provider}
+        own |= {place: server.key for place, server in self.model_servers.items()}
+        keys = {place: key.get_secret_value() for place, key in own.items() if key is not None}
+        return {place: key for place, key in keys.items() if key}
+
+    @property
+    def model_urls(self) -> Mapping[str, str]:
+        """The addresses that are set, by `PROVIDER` or `PROVIDER@NAME`."""
+        own = {str(provider): getattr(self, f"{provider}_base_url", None) for provider in Provider}
+        own |= {place: server.base_url for place, server in self.model_servers.items()}
+        return {place: url for place, url in own.items() if url}
+
 
 _LEAST_KEY_CHARS = 16
 """Of a key that strangers may try to guess over the network."""

@@ -33,9 +33,8 @@ from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.questions import ElicitationAnswer, FailStep, SucceedStep, after_answer
 from planq.shared.kernel.retry import Phase, RetryTerms, RunAgain, after_error
-from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import Effect, ElicitationKind, ElicitationStatus, Lane, StepKind, StepStatus
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.errors import ErrorRecord, Transient
 from planq.shared.subjects.questions.answering import action_of
 

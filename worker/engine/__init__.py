@@ -6,8 +6,7 @@
 
 from planq.worker.engine.chain import WakeOutcome
 from planq.worker.engine.dispatcher import Dispatcher, DispatcherSettings
-from planq.worker.engine.retainer import Retainer
 from planq.worker.engine.slots import Shares
-from planq.worker.engine.sweeper import Sweeper, SweepSettings
+from planq.worker.engine.sweeper import Retainer, Sweeper, SweepSettings
 
 __all__ = ["Dispatcher", "DispatcherSettings", "Retainer", "Shares", "SweepSettings", "Sweeper", "WakeOutcome"]

@@ -6,6 +6,7 @@ sweepers at once do no harm. Each pass is bounded.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -36,6 +37,7 @@ from planq.shared.kernel.sweep import (
     LocalPeers,
     LostStage,
     LostStep,
+    RetentionStore,
     SweepDuty,
     SweepPart,
     SweepStore,
@@ -48,6 +50,7 @@ from planq.shared.platform.errors import (
     PlanTimedOut,
     QueueTimedOut,
     TimedOut,
+    Unavailable,
     UnknownTool,
     WorkerLost,
 )
@@ -55,6 +58,7 @@ from planq.shared.platform.values.backoff import pause_after
 from planq.worker.engine.chain import in_messages
 
 _log = logging.getLogger("planq.sweep")
+_retention_log = logging.getLogger("planq.retention")
 
 
 _WINDOWS_AT_ONCE = 20
@@ -414,3 +418,41 @@ def _overdue(job: ExpiredJob) -> TimedOut:
 
 def _log_step(event: str, ref: StepRef, **fields: Any) -> None:
     _log.warning(event, extra={"job": str(ref.job_id), "step": ref.index, **fields})
+
+
+class Retainer:
+    """Removes what has been kept for long enough: a sweep of its own, at a slow pace."""
+
+    def __init__(
+        self,
+        store: RetentionStore,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`clock` in seconds, monotonic; `sleep` lets so many pass."""
+        self._store = store
+        self._clock = clock
+        self._sleep = sleep
+
+    async def retain(self) -> Mapping[str, int]:
+        """Remove all that is due; return how much of each kind (`RemovalBatch.kind`) was removed.
+
+        It rests after every batch for as long as the batch took, so that half of one connection's time is the most
+        it costs. Raises `DatabaseUnavailable`; the next pass then goes on, as it does after an object store that did
+        not answer.
+        """
+        removed: Counter[str] = Counter()
+        began = self._clock()
+        try:
+            async for batch in self._store.remove():
+                removed[batch.kind] += batch.count
+                await self._sleep(self._clock() - began)
+                began = self._clock()
+        except DatabaseUnavailable:
+            raise
+        except Unavailable as error:
+            _retention_log.warning("retention_interrupted", extra={"cause": error.message})
+        finally:
+            if removed:
+                _retention_log.info("retention_removed", extra={"removed": dict(removed)})
+        return removed

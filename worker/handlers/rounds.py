@@ -64,9 +64,8 @@ from planq.shared.agentic.rounds.transcript import transcript, with_refusal
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.job_store import FollowUp, JobStore, TransitionResult
-from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import AfterSteps, OnFailure, StopReason, Strategy
-from planq.shared.kernel.steps import PlannedStep, StepResult
+from planq.shared.kernel.steps import PlannedStep, RoundRecord, StepResult
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import (
     Aborted,

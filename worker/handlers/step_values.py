@@ -24,8 +24,7 @@ from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.job_store import ArtifactRecord, PayloadRecord
 from planq.shared.kernel.questions import Elicitation
 from planq.shared.kernel.retry import Phase
-from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.computing import INLINE_CHARS, off_loop
 from planq.shared.platform.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable, capped
 from planq.shared.platform.values.encoding import JsonText, encode, measure, most_parts, output_text

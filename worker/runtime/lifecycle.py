@@ -46,7 +46,6 @@ from planq.worker.container import Tools, WorkerIdentity, announce, sweep_duties
 from planq.worker.engine import Retainer, Sweeper, SweepSettings
 from planq.worker.engine.fence import Lease
 from planq.worker.local_processes import Host
-from planq.worker.runtime.learning import learn_all
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.reconcile import InFlight, Reconciler
 
@@ -502,3 +501,21 @@ class ConsumerWatchdog:
             return False
         _log.critical("consumer_stalled", extra={"lane": str(self._lane), "unheard": unheard, "idle": str(idle)})
         return True
+
+
+_LEARNED_STRETCHES = 20
+"""Maximum number of stretches that one look reads: a backlog goes on with the next look."""
+
+
+async def learn_all(learning: Learning) -> int:
+    """Learn from what is new, and remove what has expired; return how many events were read.
+
+    Raises `DatabaseUnavailable`.
+    """
+    read = 0
+    for _ in range(_LEARNED_STRETCHES):
+        if not (count := await learning.learn()):
+            break
+        read += count
+    await learning.forget()
+    return read

@@ -41,9 +41,8 @@ from planq.shared.agentic.rounds.guard import (
 )
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
-from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import Effect, StepStatus
-from planq.shared.kernel.steps import KnownOutcome, PlannedStep
+from planq.shared.kernel.steps import KnownOutcome, PlannedStep, RoundRecord
 from planq.shared.platform.errors import ErrorRecord, InvalidArguments, PlanInvalid, PolicyDenied, UnknownTool, capped
 
 _MAX_COMPARED = 1_000_000

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from planq.shared.agentic.rounds.guard import MODEL_SOURCE, is_stalled
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import StopReason, Strategy
+from planq.shared.kernel.steps import RoundRecord
 
 
 def limit_reached(

@@ -19,7 +19,7 @@ from planq.shared.agentic.source import Finding
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.agentic.tools.names import NameIndex
 from planq.shared.agentic.tools.scoping import unscoped
-from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import RoundRecord
 from planq.shared.platform.errors import InvalidArguments, capped
 from planq.shared.platform.values.pointers import from_pointer
 

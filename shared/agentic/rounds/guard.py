@@ -19,8 +19,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.errors import InvalidRequest
 from planq.shared.platform.values.describe import excerpt
 

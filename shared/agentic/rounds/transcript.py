@@ -26,8 +26,7 @@ from planq.shared.agentic.models.exchange import ChatMessage, ModelReply, ToolCa
 from planq.shared.agentic.plan.errors import format_plan_errors
 from planq.shared.agentic.plan.interpret import PLANNING_TOOL_NAME, TOOL_CALLS
 from planq.shared.agentic.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED
-from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.errors import capped
 from planq.shared.platform.values.describe import excerpt
 from planq.shared.platform.values.parts import Part, is_for_models

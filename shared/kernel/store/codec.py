@@ -23,7 +23,6 @@ from planq.shared.kernel.questions import (
     SucceedStep,
 )
 from planq.shared.kernel.retry import apart
-from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import (
     STAGES,
     JobStatus,
@@ -31,7 +30,7 @@ from planq.shared.kernel.states import (
     Priority,
     StepStatus,
 )
-from planq.shared.kernel.steps import PlannedStep, StepResult
+from planq.shared.kernel.steps import PlannedStep, RoundRecord, StepResult
 from planq.shared.kernel.usage import ModelCall
 from planq.shared.kernel.wakes import StepWake, TaskLinks, Wake, stage_again
 from planq.shared.platform.database import Row, json_text, record, sql_fields, storable_fields, stored_text

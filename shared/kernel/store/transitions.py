@@ -7,7 +7,7 @@ commit. Each caller makes its own item and reads its own result, so a defect the
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -62,12 +62,45 @@ from planq.shared.kernel.store.codec import (
     transition_result,
 )
 from planq.shared.kernel.store.ends import serve_ends
-from planq.shared.kernel.store.round_cache import RoundCache
 from planq.shared.kernel.store.signals import ENDED, Notifier
 from planq.shared.kernel.usage import ModelCall
 from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database, Row, as_json, json_text, query, stored_text
 from planq.shared.platform.errors import ErrorRecord, InternalFault, TooManyQuestions, storable
+
+_MAX_CACHED_BYTES = 32 * 1024 * 1024
+"""Maximum size of the cached rounds of a process, as JSON. In memory they take several times as much."""
+
+
+class RoundCache:
+    """The cached rounds of a process: those of the jobs that it claimed last.
+
+    A round that is over does not change. So a claim says which rounds the worker has, and returns those after them.
+    Where the worker has none, or the database has lost what it has, the claim returns all.
+    """
+
+    def __init__(self, max_bytes: int = _MAX_CACHED_BYTES) -> None:
+        """`max_bytes` bounds the JSON of all rounds."""
+        self._max_bytes = max_bytes
+        self._jobs: OrderedDict[UUID, CachedRounds] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, job_id: UUID) -> CachedRounds:
+        """Return the rounds of a job; `NO_ROUNDS` where none are cached."""
+        return self._jobs.get(job_id, NO_ROUNDS)
+
+    def keep(self, job_id: UUID, rounds: CachedRounds) -> None:
+        """Cache the rounds of a job in place of those before, and drop those of the jobs that were claimed first."""
+        self.drop(job_id)
+        self._jobs[job_id] = rounds
+        self._bytes += rounds.bytes
+        while self._bytes > self._max_bytes:
+            self.drop(next(iter(self._jobs)))
+
+    def drop(self, job_id: UUID) -> None:
+        """Drop the rounds of a job; it may have none."""
+        self._bytes -= self._jobs.pop(job_id, NO_ROUNDS).bytes
+
 
 _MOST_WOKEN = 1_000
 

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from planq.api.page import words
-from planq.api.page.assets import assets
+from planq.api.page.rendering import assets
 from tests.support.browser import MOST_JUMP, Visitor, check
 from tests.support.stack import Stack
 from tests.support.waiting import eventually

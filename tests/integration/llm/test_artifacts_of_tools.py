@@ -10,8 +10,7 @@ import pytest
 
 from planq.shared.agentic.models.exchange import ModelReply, ToolCallRequest, TurnForm
 from planq.shared.agentic.rounds.transcript import transcript
-from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.values.parts import part_of_artifact
 from planq.worker.egress import Egress
 from planq.worker.models.gateway import ModelGateway, TryLimits

@@ -27,8 +27,7 @@ from planq.shared.agentic.models.exchange import (
 from planq.shared.agentic.models.names import Provider
 from planq.shared.agentic.rounds.transcript import transcript
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.worker.models.gateway import ModelGateway
 from planq.worker.models.settings import ModelSettings
 from tests.support import litellm_env

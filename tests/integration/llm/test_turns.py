@@ -16,8 +16,7 @@ from planq.shared.agentic.models.names import Provider
 from planq.shared.agentic.rounds.reading import NothingLeft, TurnCalls, interpret_turn
 from planq.shared.agentic.rounds.transcript import transcript, with_refusal
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.worker.models.gateway import ModelGateway, TryLimits
 from planq.worker.models.messages import call_id_for
 from planq.worker.models.settings import ModelSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planq.api.page.positions import lines_at
+from planq.api.jobs.page.forking import lines_at
 
 TEXT = """{
   "a,b": {}, "calls": [

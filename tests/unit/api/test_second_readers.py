@@ -24,7 +24,7 @@ DECODERS = {
         "batches/commands.py",  # the command line's own
         "jobs/page/artifacts.py",  # 64 kB of a stored artifact
         "jobs/page/outcomes.py",  # a stored answer
-        "page/positions.py",  # one key of a text that was decoded before, off the loop
+        "jobs/page/forking.py",  # one key of a text that was decoded before, off the loop
     },
     ("", "decode"): {"cli/inputs.py", "jobs/commands/submit.py"},  # the command line's own
 }

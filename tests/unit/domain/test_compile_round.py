@@ -20,9 +20,8 @@ from planq.shared.agentic.rounds.compile import (
 )
 from planq.shared.agentic.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED, GuardLimits
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import Effect, StepKind, StepStatus
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.errors import PlanInvalid
 
 

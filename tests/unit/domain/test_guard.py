@@ -17,8 +17,7 @@ from planq.shared.agentic.rounds.guard import (
     past_calls,
 )
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.errors import InvalidRequest
 
 TOOLS = {name: ToolDefinition(name=name, repeatable=name == "wait") for name in ("a", "b", "wait")}

@@ -17,9 +17,8 @@ from planq.shared.agentic.rounds.evaluate import (
     until_holds,
 )
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import Strategy
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.errors import InvalidArguments, InvalidRequest
 
 BROKEN_AGENT = """\

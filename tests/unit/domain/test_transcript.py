@@ -23,8 +23,7 @@ from planq.shared.agentic.models.exchange import (
 )
 from planq.shared.agentic.plan.errors import invalid_plan
 from planq.shared.agentic.rounds.transcript import MAX_SHOWN_ARTIFACTS, MAX_SHOWN_BYTES, transcript, with_refusal
-from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.platform.values.parts import Part, part_of_artifact
 

@@ -23,8 +23,7 @@ from planq.shared.agentic.references.resolution import resolve
 from planq.shared.agentic.rounds.reading import TurnCalls, interpret_turn, number_errors
 from planq.shared.agentic.rounds.transcript import transcript, with_refusal
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.round_record import RoundRecord
-from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.worker.models.completion import Completion
 from planq.worker.models.offline import turn_offline

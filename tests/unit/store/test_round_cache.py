@@ -9,7 +9,7 @@ import pytest
 
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.store.codec import NO_ROUNDS, CachedRounds
-from planq.shared.kernel.store.round_cache import RoundCache
+from planq.shared.kernel.store.transitions import RoundCache
 
 JOBS = [UUID(int=number) for number in range(3)]
 

@@ -25,9 +25,8 @@ from planq.shared.kernel.questions import (
     after_answer,
 )
 from planq.shared.kernel.retry import WAITED, StageTries
-from planq.shared.kernel.round_record import RoundRecord
 from planq.shared.kernel.states import JobStatus, Outcome, Respond, Settlement, StepStatus
-from planq.shared.kernel.steps import PlannedStep, StepResult
+from planq.shared.kernel.steps import PlannedStep, RoundRecord, StepResult
 from planq.shared.kernel.usage import ModelCall
 from planq.shared.platform.errors import AnswerIncomplete, ErrorRecord, InternalFault
 from planq.shared.platform.values.encoding import JsonText, encode
