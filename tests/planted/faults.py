@@ -10,7 +10,7 @@ KERNEL = "shared/kernel"
 AGENTIC = "shared/agentic"
 SUBJECTS = "shared/subjects"
 PLATFORM = "shared/platform"
-UNIT = "tests/unit/domain"
+UNIT = "tests/unit"
 
 
 _PAUSED = "    -- The jobs above, too: whose time has run out there waits, and then sees that it is held below.\n"
@@ -28,89 +28,100 @@ class Fault:
 
 FAULTS = (
     # Domain
-    Fault(f"{PLATFORM}/values/backoff.py", "min(failures - 1, 64)", "min(failures, 64)", f"{UNIT}/test_retry.py"),
-    Fault(f"{KERNEL}/retry.py", "or attempt > retries:", "or attempt >= retries:", f"{UNIT}/test_retry.py"),
-    Fault(f"{KERNEL}/retry.py", "return max(delay, retry_after)", "return min(delay, retry_after)", UNIT),
-    Fault(f"{KERNEL}/retry.py", "decided.delay >= time_left", "decided.delay > time_left", UNIT),
-    Fault(f"{KERNEL}/retry.py", "losses < max_losses", "losses <= max_losses", UNIT),
-    Fault(f"{KERNEL}/retry.py", "parts = min(groups, len(company))", "parts = groups", UNIT),
-    Fault(f"{KERNEL}/retry.py", "min(delay, time_left / 2)", "min(delay, time_left)", UNIT),
+    Fault(
+        f"{PLATFORM}/values/backoff.py", "min(failures - 1, 64)", "min(failures, 64)", f"{UNIT}/kernel/test_retry.py"
+    ),
+    Fault(f"{KERNEL}/retry.py", "or attempt > retries:", "or attempt >= retries:", f"{UNIT}/kernel/test_retry.py"),
+    Fault(f"{KERNEL}/retry.py", "return max(delay, retry_after)", "return min(delay, retry_after)", f"{UNIT}/kernel"),
+    Fault(f"{KERNEL}/retry.py", "decided.delay >= time_left", "decided.delay > time_left", f"{UNIT}/kernel"),
+    Fault(f"{KERNEL}/retry.py", "losses < max_losses", "losses <= max_losses", f"{UNIT}/kernel"),
+    Fault(f"{KERNEL}/retry.py", "parts = min(groups, len(company))", "parts = groups", f"{UNIT}/kernel"),
+    Fault(f"{KERNEL}/retry.py", "min(delay, time_left / 2)", "min(delay, time_left)", f"{UNIT}/kernel"),
     Fault(
         f"{KERNEL}/retry.py",
         "step.tries > step.retry.retries + _FIND_OUT_RETRIES",
         "step.tries >= step.retry.retries + _FIND_OUT_RETRIES",
-        UNIT,
+        f"{UNIT}/kernel",
     ),
-    Fault(f"{KERNEL}/budget.py", "0 < value < 1\n", "0 <= value < 1\n", f"{UNIT}/test_budget.py"),
-    Fault(f"{KERNEL}/budget.py", "0 < value <= _WHOLE_MOST", "0 < value < _WHOLE_MOST", f"{UNIT}/test_budget.py"),
-    Fault(f"{AGENTIC}/plan/graph.py", "if edges > MAX_EDGES:", "if edges >= MAX_EDGES:", f"{UNIT}/test_graph.py"),
+    Fault(f"{KERNEL}/budget.py", "0 < value < 1\n", "0 <= value < 1\n", f"{UNIT}/kernel/test_budget.py"),
+    Fault(
+        f"{KERNEL}/budget.py", "0 < value <= _WHOLE_MOST", "0 < value < _WHOLE_MOST", f"{UNIT}/kernel/test_budget.py"
+    ),
+    Fault(
+        f"{AGENTIC}/plan/graph.py", "if edges > MAX_EDGES:", "if edges >= MAX_EDGES:", f"{UNIT}/agentic/test_graph.py"
+    ),
     Fault(
         f"{AGENTIC}/plan/validation.py",
         "elif size > MAX_ARG",
         "elif size >= MAX_ARG",
-        f"{UNIT}/test_validation.py",
+        f"{UNIT}/agentic/test_validation.py",
     ),
     Fault(
         f"{AGENTIC}/plan/validation.py",
         "if count > max_steps:",
         "if count >= max_steps:",
-        f"{UNIT}/test_validation.py",
+        f"{UNIT}/agentic/test_validation.py",
     ),
-    Fault(f"{PLATFORM}/values/preview.py", "depth == 0 or chars < _LEAST", "depth == 0 or chars <= _LEAST", UNIT),
+    Fault(
+        f"{PLATFORM}/values/preview.py",
+        "depth == 0 or chars < _LEAST",
+        "depth == 0 or chars <= _LEAST",
+        f"{UNIT}/platform",
+    ),
     Fault(
         f"{PLATFORM}/values/excerpts.py",
         "index >= len(value)",
         "index > len(value)",
-        f"{UNIT}/test_excerpts.py",
+        f"{UNIT}/agentic/test_excerpts.py",
     ),
-    Fault(f"{AGENTIC}/references/grammar.py", "int(digits) > MAX_STEP", "int(digits) >= MAX_STEP", UNIT),
+    Fault(f"{AGENTIC}/references/grammar.py", "int(digits) > MAX_STEP", "int(digits) >= MAX_STEP", f"{UNIT}/agentic"),
     Fault(
         f"{AGENTIC}/references/resolution.py",
         "if left < 0:  # before",
         "if left <= 0:  # before",
-        f"{UNIT}/test_resolution.py",
+        f"{UNIT}/agentic/test_resolution.py",
     ),
     Fault(
         f"{SUBJECTS}/batches/rules.py",
         "raw, size = raw[:-1], size - 1",
         "raw, size = raw[:-1], size",
-        f"{UNIT}/test_batch_lines.py",
+        f"{UNIT}/subjects/test_batch_lines.py",
     ),
     Fault(
         f"{SUBJECTS}/batches/rules.py",
         "if self.found > self._max",
         "if self.found >= self._max",
-        f"{UNIT}/test_batch_lines.py",
+        f"{UNIT}/subjects/test_batch_lines.py",
     ),
     Fault(
         f"{SUBJECTS}/batches/rules.py",
         "if size > self._max",
         "if size >= self._max",
-        f"{UNIT}/test_batch_lines.py",
+        f"{UNIT}/subjects/test_batch_lines.py",
     ),
     Fault(
         f"{SUBJECTS}/conversations/rules.py",
         "        if left < 0:",
         "        if left <= 0:",
-        f"{UNIT}/test_history.py",
+        f"{UNIT}/subjects/test_history.py",
     ),
     Fault(
         f"{SUBJECTS}/conversations/inbound.py",
         "len(external) <= MAX",
         "len(external) < MAX",
-        f"{UNIT}/test_inbound_messages.py",
+        f"{UNIT}/subjects/test_inbound_messages.py",
     ),
     Fault(
         f"{SUBJECTS}/tenants/config.py",
         '"max_tool_steps": min(',
         '"max_tool_steps": max(',
-        f"{UNIT}/test_tenant_config.py",
+        f"{UNIT}/subjects/test_tenant_config.py",
     ),
     Fault(
         f"{SUBJECTS}/tenants/rates.py",
         "not now - WINDOW_SECONDS < times",
         "not now - WINDOW_SECONDS <= times",
-        f"{UNIT}/test_rates.py",
+        f"{UNIT}/subjects/test_rates.py",
     ),
     # Worker
     Fault(

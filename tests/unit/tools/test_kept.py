@@ -10,7 +10,7 @@ from hypothesis import given
 from planq.shared.platform.errors import InvalidArguments
 from planq.shared.platform.values.merge_patch import merge_patch
 from planq.worker.tools.builtin.moments import check_size, moment_title, storable_json
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planq.shared.agentic.results.texts import failure_text, format_summary, tool_outcome
 from planq.shared.kernel.steps import StepResult
 from tests.model.shapes import execution_state, response_strategy, to_mcp_result
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 
 def test_the_failure_text_joins_all_errors_and_is_none_without_one() -> None:

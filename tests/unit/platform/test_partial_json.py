@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.platform.values.partial_json import PartialObject
-from tests.unit.domain.strategies import finite_json_values
+from tests.unit.agentic.strategies import finite_json_values
 
 texts = st.text(
     st.characters(exclude_categories=[]) | st.sampled_from('"\\/\b\f\n\r\t\x00 😀{}[],:\ud83d\ude00'), max_size=30

@@ -19,7 +19,7 @@ from planq.shared.agentic.schema.schemas import MAX_DEPTH
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.states import Effect
 from planq.shared.platform.errors import PlanInvalid
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 INPUT = {
     "type": "object",

@@ -14,7 +14,7 @@ from planq.shared.agentic.schema.schemas import UNKNOWN, compile_schema
 from planq.shared.agentic.schema.validators import BoundedSchema, Steps
 from planq.worker.tools import builtin
 from tests.support.harness import make_tool
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TYPES = st.sampled_from(["string", "integer", "number", "boolean", "null", "object", "array"])

@@ -14,7 +14,7 @@ from planq.shared.agentic.plan.errors import PlanError, format_plan_errors
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.states import Effect, Lane
 from planq.shared.platform.errors import PlanInvalid
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 
 def test_what_no_json_text_can_say_is_refused() -> None:

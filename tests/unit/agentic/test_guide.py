@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planq.shared.agentic.plan.interpret import MalformedPlan
 from planq.shared.agentic.rounds.guide import Guide, GuideStep, guide_text, read_guide
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 TOOLS = ["search", "web_fetch"]
 STEP = {"step_number": 1, "description": "look"}

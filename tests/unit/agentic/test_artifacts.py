@@ -22,7 +22,7 @@ from planq.shared.agentic.results.artifacts import (
 )
 from planq.shared.agentic.schema.schemas import check_schema, violations
 from tests.model.shapes import build_parts, extract_execution_id, parse_tool_response
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 ARTIFACT_SCHEMA = {
     "type": "object",

@@ -17,7 +17,7 @@ from planq.shared.kernel.states import Effect, Lane
 from planq.shared.platform.errors import InvalidArguments
 from planq.shared.platform.values import excerpts
 from planq.shared.platform.values.excerpts import Excerpts, MissingField, excerpts_json
-from tests.unit.domain.strategies import finite_json_values
+from tests.unit.agentic.strategies import finite_json_values
 
 DIGEST = b"h" * 32
 KNOWING = {"properties": {"x y": {}}, "additionalProperties": True}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planq.shared.platform.values.encoding import encode, is_larger, measure
 from planq.shared.platform.values.preview import PREVIEW_CHARS, preview
-from tests.unit.domain.strategies import finite_json_values
+from tests.unit.agentic.strategies import finite_json_values
 
 
 @given(finite_json_values, st.integers(0, 200))

@@ -20,7 +20,7 @@ from planq.shared.agentic.plan.interpret import (
     planning_tool,
 )
 from planq.shared.agentic.tools.definition import ToolDefinition
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 GOOD: dict[str, Any] = {
     "type": "tool_calls",

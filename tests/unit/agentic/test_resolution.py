@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planq.shared.agentic.references.resolution import resolve
 from planq.shared.platform.errors import InvalidArguments
 from planq.shared.platform.values.excerpts import Excerpts
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 
 def test_a_whole_string_keeps_the_json_type_and_an_embedded_one_becomes_text() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planq.shared.agentic.schema.schemas import MAX_DEPTH, UNKNOWN, check_schema, compile_schema, rebase, violations
 from planq.shared.platform.errors import Misconfigured
 from planq.shared.platform.values.describe import excerpt, is_deeper_than
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 SEARCH = {
     "type": "object",

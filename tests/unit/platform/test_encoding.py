@@ -14,7 +14,7 @@ from planq.shared.agentic.schema.schemas import violations
 from planq.shared.platform.values.decoding import has_long_integer
 from planq.shared.platform.values.describe import is_deeper_than
 from planq.shared.platform.values.encoding import encode, indented, is_nested_deeper, most_parts
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 
 @given(json_values | st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans()))

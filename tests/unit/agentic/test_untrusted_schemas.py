@@ -13,7 +13,7 @@ from planq.shared.agentic.agents.document import parse_agent
 from planq.shared.agentic.references.schema_paths import NotInSchema, declared_type, follow
 from planq.shared.agentic.schema.schemas import MAX_STEPS, Steps, check_schema, compile_schema
 from planq.shared.platform.errors import InvalidRequest, Misconfigured
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 HOSTILE = "^(a+)+$"
 """Python's own engine takes twice as long for each further `a`: hours for these forty."""

@@ -23,7 +23,7 @@ from planq.shared.agentic.rounds.reading import (
     number_errors,
 )
 from planq.shared.agentic.tools.definition import ToolDefinition
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 TREE = {
     "type": "object",

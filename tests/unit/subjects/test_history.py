@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planq.shared.agentic.models.exchange import ChatMessage
 from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
 from planq.shared.subjects.conversations.rules import history_messages
-from tests.unit.domain.strategies import json_values
+from tests.unit.agentic.strategies import json_values
 
 
 def said(sequence: int, text: str, direction: Direction = Direction.INBOUND) -> HistoryMessage:
