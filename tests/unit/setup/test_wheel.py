@@ -48,9 +48,9 @@ def test_a_wheel_brings_the_manual_and_the_handbook_that_the_sample_job_searches
 ) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     sources = (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/pictures").iterdir())
-    documents = {f"planq/shared/manual/pages/{path.name}" for path in sources}
-    found = {name for name in names if name.startswith("planq/shared/manual/pages/")}
-    assert documents | {"planq/shared/manual/pages/README.md"} == found
+    documents = {f"planq/shared/platform/manual/pages/{path.name}" for path in sources}
+    found = {name for name in names if name.startswith("planq/shared/platform/manual/pages/")}
+    assert documents | {"planq/shared/platform/manual/pages/README.md"} == found
 
     asks = "from planq.deploy.local.sample import HANDBOOK; print(*HANDBOOK.iterdir())"
     told = run(["-c", asks], cwd=installed, installed=installed)
