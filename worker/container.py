@@ -68,7 +68,7 @@ from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
 from planq.shared.subjects.webhooks.signing import SigningSecrets
 from planq.worker.agents import AgentBackends, AgentServices, agent_tools, conclude_orchestration
-from planq.worker.batches.duty import HOLD, ProviderBatchDuty
+from planq.worker.batches import HOLD, ProviderBatchDuty
 from planq.worker.channels.contract import MessageChannel
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from planq.shared.platform.manual.pages import manual_pages, manual_pictures
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
 from planq.shared.platform.manual.ranking import (
     ManualHit,
     ManualSection,
@@ -22,3 +25,25 @@ __all__ = [
     "sections_of",
     "without_links",
 ]
+
+INSTALLED = Path(__file__).resolve().parent / "pages"
+"""A wheel brings the pages here, all in one folder (`planq.deploy.wheel`)."""
+
+
+@cache
+def manual_pages() -> Mapping[str, str]:
+    """Return the text of every page by its path (`README.md`, `docs/jobs.md`); empty where there is no manual."""
+    if INSTALLED.is_dir():
+        found = {
+            (path.name if path.name == "README.md" else f"docs/{path.name}"): path for path in INSTALLED.glob("*.md")
+        }
+    else:
+        root = INSTALLED.parents[3]
+        found = {str(path.relative_to(root)): path for path in (root / "README.md", *(root / "docs").glob("*.md"))}
+    return {name: found[name].read_text("utf-8") for name in sorted(found) if found[name].is_file()}
+
+
+@cache
+def manual_pictures() -> Mapping[str, bytes]:
+    folder = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[3] / "docs" / "pictures"
+    return {path.name: path.read_bytes() for path in folder.glob("*.[sp][vn]g")}

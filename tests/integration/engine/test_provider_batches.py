@@ -21,7 +21,7 @@ from planq.shared.kernel.wakes import PlanWake
 from planq.shared.subjects.batches.provider_store import ProviderBatches
 from planq.shared.subjects.batches.rules import Discount
 from planq.shared.subjects.jobs.store import submission_values
-from planq.worker.batches.duty import HOLD, ProviderBatchDuty
+from planq.worker.batches import HOLD, ProviderBatchDuty
 from planq.worker.models.batch_api import BatchApi
 from planq.worker.models.gateway import ModelGateway
 from planq.worker.models.settings import ModelSettings
