@@ -23,6 +23,7 @@ from planq.api.deps import (
     quick,
     services_of,
     strict_router,
+    wait_of,
 )
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
@@ -68,8 +69,8 @@ ACCEPTED: dict[str, Any] = {
 
 
 async def _post_quickly(request: StrictRequest) -> Response | None:
-    headers = request.headers
-    if not request.is_short or headers.get("content-type") != "application/json":
+    headers, wait = request.headers, wait_of(request)
+    if wait is None or not request.is_short or headers.get("content-type") != "application/json":
         return None
     try:
         body = JobRequest.model_validate(await request.json())
@@ -82,7 +83,8 @@ async def _post_quickly(request: StrictRequest) -> Response | None:
         caller_of(request.scope),
         headers.get("idempotency-key"),
         headers.get("traceparent"),
-        prefer=headers.get("prefer"),
+        wait,
+        headers.get("prefer"),
     )
 
 
@@ -163,8 +165,10 @@ def located(made: SubmittedJob) -> dict[str, str]:
     return {"Location": f"/jobs/{made.job_id}", **made.headers, **replayed}
 
 
-async def _get_quickly(request: StrictRequest) -> Response:
-    return await get_job(request, request.path_params["job_id"], await services_of(request))
+async def _get_quickly(request: StrictRequest) -> Response | None:
+    if (wait := wait_of(request)) is None:
+        return None
+    return await get_job(request, request.path_params["job_id"], await services_of(request), wait)
 
 
 @job_routes.get("/jobs/{job_id}", response_model=JobDocument, responses=error_responses(404, 429))
