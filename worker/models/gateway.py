@@ -32,7 +32,7 @@ from planq.shared.agentic.plan.speech import SpeechForm
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.budget import Price
 from planq.shared.kernel.retry import RetryPolicy
-from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.kernel.usage import MadeArtifact, ModelCall, Purpose
 from planq.shared.platform.errors import (
     Cancelled,
     ErrorRecord,
@@ -244,9 +244,10 @@ class ModelGateway:
         failed: ExecutionFailed | None = None
         asked = ""
 
-        def record(error: ExecutionFailed | None) -> ModelCall:
+        def record(error: ExecutionFailed | None, artifacts: Sequence[MadeArtifact] = ()) -> ModelCall:
             latency_ms = round((self._clock() - started) * 1000)
-            return replace(self._record(name, question, latency_ms, spent, completion, error), id=call_id)
+            call = self._record(name, question, latency_ms, spent, completion, error)
+            return replace(call, id=call_id, artifacts=artifacts)
 
         try:
             with self._shown(ask, question) as live:
@@ -277,7 +278,7 @@ class ModelGateway:
         return ModelReply(
             completion.text if made is None else made.told(ask, completion),
             completion.tool_calls,
-            replace(record(None), artifacts=() if made is None else made.artifacts),
+            record(None, () if made is None else made.artifacts),
             completion.state,
             completion.incomplete,
         )
@@ -486,9 +487,9 @@ class ModelGateway:
     def _exchange(self, name: str, question: _Question, completion: Completion | None) -> dict[str, Any] | None:
         if not self._settings.keep_exchanges:
             return None
+        asked = None if completion is None else completion.asked
         # The offline rules read the plan and the results themselves; there is no prompt that they were sent.
-        asked = question.request if completion is None or completion.asked is None else completion.asked
-        request = None if name == OFFLINE else asked.to_keep()
+        request = None if name == OFFLINE else (asked or question.request).to_keep()
         return {"request": request, "reply": None if completion is None else completion.to_json()}
 
 
