@@ -5,7 +5,7 @@ The result is what the store writes as rows; nothing in it refers to the plan's 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -134,12 +134,12 @@ def outline(
     return Outline(bound, found, inputs, _order(bound, inputs, base, ()), earlier)
 
 
-def reordered(plan: Outline, ended: Container[int]) -> Outline:
+def reordered(plan: Outline, ended: Collection[int]) -> Outline:
     """Return the outline with the order in which nothing waits for the steps that have `ended`, nor they for others.
 
     What such a step waited for, the steps after it wait for themselves where their order is derived.
     """
-    return replace(plan, order=_order(plan.bound, plan.inputs, plan.base, ended))
+    return replace(plan, order=_order(plan.bound, plan.inputs, plan.base, ended)) if ended else plan
 
 
 def bind(plan: Plan, tools: Mapping[str, ToolDefinition], *, base: int = 0) -> list[Bound]:

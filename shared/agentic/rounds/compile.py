@@ -234,8 +234,8 @@ class _Work:
         ]
         calls = [(_name(one), self._resolved(one)) for _, one in concerned]
         first: dict[str, int] = {}
-        for (number, one), call, verdict in zip(concerned, calls, judged(calls, self.history, limits), strict=True):
-            made = first.setdefault(call_key(*call), number)
+        for (number, one), verdict in zip(concerned, judged(calls, self.history, limits), strict=True):
+            made = first.setdefault(verdict.key, number)
             if not verdict.is_blocked:
                 continue
             self.blocked.append(number)
@@ -320,7 +320,7 @@ class _Work:
     def _resolved(self, one: Bound) -> Mapping[str, Any]:
         """Return a call's arguments, references to earlier rounds resolved where all that they name is at hand."""
         arguments = one.call.arguments
-        if self.verbatim:
+        if self.verbatim or not self.outputs:
             return arguments
         found = find_references(arguments)
         if not found or any(item.reference is None or item.reference.step not in self.outputs for item in found):

@@ -81,9 +81,10 @@ class PastCall:
 
 @dataclass(frozen=True, slots=True)
 class GuardVerdict:
-    """What the guard says of a proposed call; `output_of` is the step with the last successful output of the same
-    call, None where there is none."""
+    """What the guard says of a proposed call with this `call_key`; `output_of` is the step with the last successful
+    output of the same call, None where there is none."""
 
+    key: str
     is_blocked: bool
     output_of: int | None
 
@@ -140,7 +141,7 @@ def judged(
     verdicts: list[GuardVerdict] = []
     for tool_name, arguments in proposed:
         key = call_key(tool_name, arguments)
-        verdicts.append(GuardVerdict(_is_repetition(key, keys, limits), last_output.get(key)))
+        verdicts.append(GuardVerdict(key, _is_repetition(key, keys, limits), last_output.get(key)))
         keys.append(key)
     return verdicts
 
