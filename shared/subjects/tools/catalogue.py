@@ -6,12 +6,13 @@ else ask for all of them each time. A plan over a newer tool waits at most as lo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TypeAlias
 
 from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database
 from planq.shared.subjects.tenants.config import TenantConfig, Tenants, narrowed_tools
 
@@ -51,6 +52,7 @@ class Catalogue:
 
     def __init__(self, ask: Callable[[], Awaitable[ToolsByName]], tenants: Tenants) -> None:
         self._ask = ask
+        self._asking = Batcher(self._looked, weigh=lambda _: 0)
         self._tenants = tenants
         self._kept: tuple[float, ToolsByName] = 0.0, {}
         self._offered: dict[str, _Offer] = {}
@@ -58,18 +60,19 @@ class Catalogue:
     async def tools(self, tenant_id: str) -> ToolsByName:
         """Return a tenant's tools as they are, or were at most `FRESH_SECONDS` ago; raises `NotFound`."""
         fresh_until, known = self._kept
-        return await self._of(tenant_id, known if monotonic() < fresh_until else await self._published())
+        if monotonic() >= fresh_until:
+            return await self.renewed(tenant_id)
+        return await self._of(tenant_id, known)
 
     async def renewed(self, tenant_id: str) -> ToolsByName:
-        return await self._of(tenant_id, await self._published())
+        return await self._of(tenant_id, await self._asking.do(tenant_id))
 
-    async def _published(self) -> ToolsByName:
+    async def _looked(self, asked: Sequence[str]) -> Sequence[ToolsByName]:
+        """Ask once for all these tenants."""
         fresh_until = monotonic() + FRESH_SECONDS
         found = _as_before(await self._ask(), self._kept[1])
-        # Of two that ask at once the one that began later knows better.
-        if fresh_until >= self._kept[0]:
-            self._kept = fresh_until, found
-        return found
+        self._kept = fresh_until, found
+        return [found] * len(asked)
 
     async def _of(self, tenant_id: str, published: ToolsByName) -> ToolsByName:
         config = (await self._tenants.of(tenant_id)).config

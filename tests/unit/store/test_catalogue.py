@@ -78,18 +78,21 @@ def test_who_asks_anew_gets_the_tools_of_now_and_so_do_those_after(clock: list[f
     asyncio.run(run())
 
 
-def test_an_answer_that_comes_late_does_not_replace_a_younger_one(clock: list[float]) -> None:
+def test_those_who_ask_meanwhile_share_the_next_answer(clock: list[float]) -> None:
     async def run() -> None:
         published = Published()
         published.first.clear()
         kept = Catalogue(published.ask, Configured())
-        late = asyncio.ensure_future(kept.renewed(TENANT))
+        first = asyncio.ensure_future(kept.tools(TENANT))
         await asyncio.sleep(0)
-        clock[0] += 1
-        younger = await kept.renewed(TENANT)
+        meanwhile = [asyncio.ensure_future(ask(TENANT)) for ask in (*[kept.tools] * 70, kept.renewed)]
+        await asyncio.sleep(0)
         published.first.set()
-        assert await late is not younger
-        assert await kept.tools(TENANT) is younger
+        later = await asyncio.gather(*meanwhile)
+        assert await first is not later[0]
+        assert all(found is later[0] for found in later)
+        assert await kept.tools(TENANT) is later[0]
+        assert published.asked == 2
 
     asyncio.run(run())
 
