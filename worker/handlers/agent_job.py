@@ -29,6 +29,7 @@ _log = logging.getLogger("planq.engine")
 ASKED_BY_NAME = ("ask_agent", "cp__call_agent", "cp__call_agents", "cp__agent_orchestrate")
 """Tools by which a turn lets agents work, where its agent or its tenant lists them."""
 
+_NO_SETTINGS = AgentCallSettings()
 _CALL_LIMITS = ("request_limit", "input_tokens_limit", "output_tokens_limit", "total_tokens_limit")
 
 
@@ -119,7 +120,7 @@ def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
 def _settings_of(claim: StageClaim, document: AgentDocument | None = None) -> dict[str, Any]:
     """Return how the job's models are called: each setting is the job's, else the agent's."""
     given, of_agent = claim.model_settings, None if document is None else document.model_settings
-    own = AgentCallSettings() if given is None else AgentCallSettings.model_validate(given)
+    own = _NO_SETTINGS if given is None else AgentCallSettings.model_validate(given)
     said: CallSettings | None = of_agent if given is None else own.over(of_agent)
     fields = {name: getattr(said, name, None) for name in ("temperature", "max_tokens")}
     if document is not None:  # an agent's own fields of these names win over its `model_settings`

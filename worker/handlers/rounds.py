@@ -219,7 +219,7 @@ class RoundStage:
 
     def guard_of(self, claim: StageClaim) -> GuardLimits:
         """Return what the guard allows the model of a job; raises `InvalidArguments` for a block that is none."""
-        return _guard(_block_of(claim))
+        return GuardLimits() if claim.loop is None else _guard(_block_of(claim))
 
     async def abort(self, claim: StageClaim, reason: str, chain: Chain) -> WakeOutcome:
         """End the job as failed for a reason that its planner gave; its results stay (docs/decisions.md, D34)."""
