@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from planq.shared.kernel.ids import StepRef
@@ -27,13 +27,14 @@ class LossKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """A worker whose lease has not been ended, and its process as text
-    (`planq.shared.kernel.processes.Process`)."""
+class Standing:
+    """What the answer to a heartbeat says: whether the worker `holds` attempts, and who is `alive`, itself included.
 
-    id: UUID
-    name: str
-    process: str
+    Those are in the order of their ids, each with `id`, `lanes` and `only_priority`.
+    """
+
+    holds: bool
+    alive: Sequence[Mapping[str, Any]]
 
 
 class LocalPeers(Protocol):
@@ -147,12 +148,14 @@ class SweepPart(StrEnum):
 class Due:
     """What one look found: parts and duties with something to do, queues whose work was published and is not claimed.
 
-    `next_in` is when the next job or plan runs out of time, None where that is not soon.
+    `next_in` is when the next job or plan runs out of time, None where that is not soon. `peers` are the processes of
+    workers in the place that was asked for, as text, whose leases nobody has ended.
     """
 
     parts: Collection[str]
     unclaimed: Collection[WakeQueue]
     next_in: timedelta | None = None
+    peers: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +193,16 @@ class SweepStore(Protocol):
     All methods raise `DatabaseUnavailable`.
     """
 
-    async def look(self, deadline_grace: timedelta, ahead: timedelta) -> Due:
+    async def look(self, deadline_grace: timedelta, ahead: timedelta, place: str | None = None) -> Due:
         """Return what there is to do, in one round trip: at rest, nothing. `ahead` is what counts as soon.
 
         `unclaimed` are the queues with work that was published a while ago, is not yet due again, and is unclaimed.
+        `peers` are those of workers that say they run in `place`; none where that is None.
         """
         ...
 
-    async def peers(self, place: str) -> Sequence[Peer]:
-        """Return the workers that say they run in `place` and whose lease nobody has ended."""
-        ...
-
-    async def end_lease(self, worker: Peer) -> bool:
-        """End the lease of a worker whose process has gone; False when its row is not that of this process.
+    async def end_lease(self, process: str) -> str | None:
+        """End the lease of the worker whose process has gone; return its name, None when it was ended before.
 
         What it held is lost from then on, and found by `look`. To end it twice does no harm.
         """

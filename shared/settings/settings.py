@@ -333,8 +333,8 @@ class Settings(ModelServing):
     sweep_seconds: float = Field(
         default=0.5,
         gt=0,
-        description="Between two sweeps: the precision of timers and retries that are further away than five seconds "
-        "or whose process has gone; a job's own time ends within 0.1 s "
+        description="Between two sweeps, at which workers take turns: the precision of timers and retries that are "
+        "further away than five seconds or whose process has gone; a job's own time ends within 0.1 s "
         "once a worker has begun it, else at the next sweep.",
     )
     tool_wait_seconds: float = Field(

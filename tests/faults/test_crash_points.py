@@ -31,7 +31,7 @@ LOOKS = {
     *("catalogue.tools", "payloads.get", "store.approvals", "store.children", "store.holds_step", "turns.history"),
     *("store.steps_to_ask_about", "texts.followed", "worker_registry.held", "worker_registry.unanswered_wakes"),
     *("schedule_sweep.due", "sweep.due_timers", "sweep.expired_jobs", "sweep.expired_plans", "sweep.look"),
-    *("question_sweep.expired", "sweep.lost_stages", "sweep.lost_steps", "sweep.peers", "sweep.tidy"),
+    *("question_sweep.expired", "sweep.lost_stages", "sweep.lost_steps", "sweep.tidy"),
     *("sweep.missed_tools", "sweep.unserved_ends", "sweep.with_jobs"),
 }
 """What only looks, or removes what is over: a worker that dies after it has changed nothing yet for a job."""

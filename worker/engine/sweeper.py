@@ -80,7 +80,6 @@ class SweepSettings:
     """`batch` bounds one pass; `deadline_grace` is what a living worker gets to enforce a step's deadline itself.
 
     Within a `lease` a living worker compares, and cuts off what it does not hold any more, or its lease is over.
-    `ahead` is when the next pass comes at the latest.
     """
 
     lease: timedelta
@@ -88,7 +87,6 @@ class SweepSettings:
     batch: int = 500
     deadline_grace: timedelta = timedelta(seconds=10)
     tidy_every: int = 300
-    ahead: timedelta = timedelta(0)
 
 
 class Sweeper:
@@ -96,10 +94,10 @@ class Sweeper:
 
     `job_ended` is called with jobs that a pass ends, and `interrupt` with those that it ends in the middle, so that
     what runs of them is cut off. `duties` are what it does for the subjects that stand on jobs. `due_in` is called
-    with the seconds until a pass is due that should not wait for its turn. Workers of the `local_peers` that have
-    gone are not waited for until their leases end. `suspected` is called where suspects may wait for a worker in
-    quarantine. `workers` says how many workers there are, as far as is known. `counts` are totals since the start, by
-    name and labels.
+    with the seconds until a pass is due that should not wait for its turn, which comes within `ahead`. Workers of the
+    `local_peers` that have gone are not waited for until their leases end. `suspected` is called where suspects may
+    wait for a worker in quarantine. `workers` says how many workers there are, as far as is known. `counts` are
+    totals since the start, by name and labels.
     """
 
     def __init__(
@@ -114,6 +112,7 @@ class Sweeper:
         interrupt: Callable[[UUID], None],
         duties: Sequence[SweepDuty] = (),
         due_in: Callable[[float], None] = lambda _: None,
+        ahead: Callable[[], timedelta] = timedelta,
         local_peers: LocalPeers | None = None,
         suspected: Callable[[], None] = lambda: None,
         workers: Callable[[], int] = lambda: 1,
@@ -126,6 +125,7 @@ class Sweeper:
         self._draw = draw
         self._interrupt = interrupt
         self._due_in = due_in
+        self._ahead = ahead
         self._local_peers = local_peers
         self._suspected = suspected
         self._workers = workers
@@ -141,6 +141,7 @@ class Sweeper:
             SweepPart.TOOLS: self._await_tools,
             **{duty.part: partial(self._serve, duty) for duty in duties},
         }
+        self._peers: Collection[str] = ()
         self._passes = 0
         self._is_broker_there = True
         self._has_lost_worker = False
@@ -151,8 +152,9 @@ class Sweeper:
         wakes: list[Wake] = []
         acted = 0
         self._has_lost_worker = False
-        await self._end_leases()
-        found = await self._store.look(self._settings.deadline_grace, self._settings.ahead)
+        found = await self._look()
+        if await self._end_leases():
+            found = await self._look()
         if found.next_in is not None:
             self._due_in(found.next_in.total_seconds())
         for part, find in self._parts.items():
@@ -203,16 +205,26 @@ class Sweeper:
         # While the broker is away one wake-up of a kind tries it; a batch would only be taken and returned.
         return await self._store.take_due_wakes(self._settings.batch if self._is_broker_there else 1, lost)
 
-    async def _end_leases(self) -> None:
-        """End the leases of workers on this machine whose processes have gone.
+    async def _look(self) -> Due:
+        place = None if self._local_peers is None else self._local_peers.place
+        found = await self._store.look(self._settings.deadline_grace, self._ahead(), place)
+        self._peers = found.peers
+        return found
+
+    def gone_peers(self) -> Sequence[str]:
+        """Return the processes that have gone of workers on this machine, which the last look has found there."""
+        return [] if self._local_peers is None else [one for one in self._peers if self._local_peers.has_gone(one)]
+
+    async def _end_leases(self) -> bool:
+        """End the leases of workers on this machine whose processes have gone; return whether there were any.
 
         What has gone never comes back, so what was seen is still true when it is written.
         """
-        if self._local_peers is None or (place := self._local_peers.place) is None:
-            return
-        for worker in await self._store.peers(place):
-            if self._local_peers.has_gone(worker.process) and await self._store.end_lease(worker):
-                _log.warning("worker_gone", extra={"worker": worker.name})
+        gone = self.gone_peers()
+        for process in gone:
+            if (name := await self._store.end_lease(process)) is not None:
+                _log.warning("worker_gone", extra={"worker": name})
+        return bool(gone)
 
     async def _queues_that_lost_wakes(self, unclaimed: Collection[WakeQueue]) -> Collection[WakeQueue]:
         """Return the queues with unclaimed work that are empty: their wake-ups are lost."""

@@ -31,7 +31,7 @@ from planq.shared.failpoints import Failpoints
 from planq.shared.kernel.states import Lane, Priority
 from planq.shared.kernel.store.signals import CANCELLED, ENDED, Notifier, listen
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.shared.kernel.sweep import Attempt
+from planq.shared.kernel.sweep import Attempt, SweepDuty
 from planq.shared.platform.beats import Beat
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import DatabaseUnavailable
@@ -48,6 +48,7 @@ from planq.worker.engine.fence import Lease
 from planq.worker.local_processes import Host
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.reconcile import InFlight, Reconciler
+from planq.worker.runtime.turns import Turns
 
 _log = logging.getLogger("planq.lifecycle")
 
@@ -61,13 +62,13 @@ _SILENT_SECONDS = 2.0
 """The least of that; a busy server may need so long."""
 
 _TALLY_SECONDS = 5.0
-"""Between two looks for what `/metrics` counts; of all workers one looks at a time."""
+"""Between two looks of the installation for what `/metrics` counts."""
 
 _RETENTION_SECONDS = 300.0
 """Pause between two looks for jobs that have been kept long enough; the first is at the start."""
 
 _INSIGHTS_SECONDS = 5.0
-"""Pause between two looks for ended jobs to learn from."""
+"""Pause between two looks of the installation for ended jobs to learn from."""
 
 _TICK_SECONDS = 0.05
 
@@ -87,6 +88,7 @@ class HeartbeatParts:
     the same priority live; `counts` returns what the worker's consumer has counted since its start, by name and
     labels, `missing` what the worker lacks. `beat` is that of this thread, None where another loop beats.
     `run_suspects` carries out suspects while nothing else is in flight, None where each step has a process anyway.
+    `duties` are those of the lane's loop that begin when a sweep finds something for them.
     """
 
     here: InFlight
@@ -100,6 +102,7 @@ class HeartbeatParts:
     missing: Callable[[], Sequence[str]] = list
     beat: Beat | None = None
     run_suspects: Callable[[], Awaitable[None]] | None = None
+    duties: Sequence[SweepDuty] = ()
 
 
 class Lifecycle:
@@ -149,6 +152,7 @@ class Lifecycle:
             missing=parts.missing,
         )
         self._work: set[asyncio.Task[None]] = set()
+        self._turns = Turns()
         self._sweep_timer = SweepTimer()
         self._io_workers = 1
         self._quarantine: asyncio.Task[None] | None = None
@@ -177,7 +181,7 @@ class Lifecycle:
 
     def sweep_in(self, seconds: float) -> None:
         """Let the sweeper look in so many seconds, where its turn comes only after that. From any thread."""
-        if seconds < self._settings.sweep_seconds:
+        if seconds < self._turns.cycle(self._settings.sweep_seconds):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._sweep_timer.due_in, seconds)
 
@@ -248,11 +252,11 @@ class Lifecycle:
         settings = SweepSettings(
             max_worker_losses=self._settings.max_worker_losses,
             lease=self._settings.lease,
-            ahead=timedelta(seconds=self._settings.sweep_seconds),
         )
         store = self._failpoints.around("sweep", self._registry)
         publisher = self._failpoints.around("sweep_publisher", self._publisher)
         interrupt = Notifier(self._database, CANCELLED).send
+        pace, turn = self._settings.sweep_seconds, self._turns.pause
         sweeper = Sweeper(
             settings,
             store,
@@ -261,21 +265,25 @@ class Lifecycle:
             notifier.send,
             SystemRandom().random,
             interrupt=interrupt,
-            duties=sweep_duties(self._database, self._failpoints),
+            duties=(*sweep_duties(self._database, self._failpoints), *self._parts.duties),
             due_in=self._sweep_timer.due_in,
+            ahead=lambda: timedelta(seconds=self._turns.cycle(pace)),
             local_peers=self._host,
             suspected=self._look_after_suspects,
             workers=lambda: self._io_workers,
         )
         self._swept = sweeper.counts
         self._start(every(self._settings.heartbeat_seconds, self._beat, name="heartbeat"))
-        self._start(every(self._settings.sweep_seconds, sweeper.sweep, name="sweep", pause=self._sweep_timer.pause))
+        patience = self._settings.consumer_watchdog_seconds
+        self._start(every(patience / _WATCHES, self._watch, name="watchdog", waits_first=True))
+        self._start(every(pace, sweeper.sweep, name="sweep", pause=self._pause_of_sweep))
+        self._start(every(pace, partial(self._look_for_gone, sweeper), name="peers", waits_first=True))
         self._start(every(_RETENTION_SECONDS, self._retain, name="retention"))
-        self._start(every(_TALLY_SECONDS, TallyStore(self._database).add_up, name="tallies"))
+        self._start(every(_TALLY_SECONDS, TallyStore(self._database).add_up, name="tallies", pause=turn))
         if self._identity.lane == Lane.IO:
             learning = Learning(self._database, self._settings.insights)
             learn = partial(learn_all, learning)
-            self._start(every(_INSIGHTS_SECONDS, learn, name="insights"))
+            self._start(every(_INSIGHTS_SECONDS, learn, name="insights", pause=turn))
         self._start(self._lag.sample())
         self._start(listen(self._settings.require_server(), CANCELLED, self._heard_cancel))
         processes = self._parts.processes
@@ -288,6 +296,14 @@ class Lifecycle:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return task
+
+    async def _pause_of_sweep(self, pace: float) -> None:
+        await self._sweep_timer.pause(self._turns.until_next(pace))
+
+    async def _look_for_gone(self, sweeper: Sweeper) -> None:
+        """Sweep out of turn where a worker of this machine has gone; the database is not asked."""
+        if sweeper.gone_peers():
+            self._sweep_timer.due_in(0)
 
     async def _retain(self) -> None:
         """Remove what is due over a connection of its own: that takes as long as it takes."""
@@ -318,17 +334,22 @@ class Lifecycle:
         processes = self._parts.processes
         for pid in processes.dead() if processes is not None else []:
             await self._abandon(pid)
-        if not await self._reconciler.beat(self._lag.take_worst()):
+        standing = await self._reconciler.beat(self._lag.take_worst())
+        if standing is None:
             # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
             await announce(self._registry, self._identity, self._tools)
-            await self._reconciler.beat(timedelta(0))
+            standing = await self._reconciler.beat(timedelta(0))
         for attempt in processes.fenced() if processes is not None else ():
             await self._let_go_of(attempt)
         if self._identity.has_processes and (ages := self._parts.here.ages()):
             await self._registry.watch_steps(self._identity.id, ages)
-        alive = await self._registry.live()
-        self._parts.counted(alike(alive, self._identity.lane, self._identity.only))
-        self._io_workers = sum(Lane.IO in worker["lanes"] for worker in alive)
+        if standing is not None:
+            self._turns.learn(self._identity.id, standing.alive)
+            self._parts.counted(alike(standing.alive, self._identity.lane, self._identity.only))
+            self._io_workers = sum(Lane.IO in worker["lanes"] for worker in standing.alive)
+
+    async def _watch(self) -> None:
+        """End the worker where it hears no wake-ups any more."""
         if not self._winding_down.is_set() and await self._watchdog.is_lost(len(self._parts.here.attempts())):
             self._winding_down.set()
             self._parts.restart()
@@ -447,6 +468,9 @@ class SweepTimer:
 _SETTLED = timedelta(seconds=3)
 """A wake-up reaches an idle worker in milliseconds; one that was published so long ago is not under way any more."""
 
+_WATCHES = 6
+"""Often enough that each stretch of half the patience has several."""
+
 _RECONNECTING_SHARE = 1 / 2
 """Of the patience: a broker takes wake-ups as soon as it is back; the consumer is back up to 30 s later."""
 
@@ -456,7 +480,7 @@ class ConsumerWatchdog:
 
     Such a worker looks alive to everybody and does nothing (celery/celery #8030, #8091, #8384; hatchet #1796). The
     sign: work of its own lane was published again and again while it stood idle, and nobody has claimed it.
-    Asked at every heartbeat; `received` counts the messages that this worker has taken so far.
+    Asked `_WATCHES` times in its patience; `received` counts the messages that this worker has taken so far.
     """
 
     def __init__(

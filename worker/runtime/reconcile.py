@@ -15,7 +15,7 @@ from uuid import UUID
 
 from planq.shared.kernel.states import Effect
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.shared.kernel.sweep import Attempt, HeldAttempt
+from planq.shared.kernel.sweep import Attempt, HeldAttempt, Standing
 from planq.shared.kernel.wakes import Publisher
 from planq.worker.container import LaneRuntime
 from planq.worker.engine.fence import Lease
@@ -150,19 +150,19 @@ class Reconciler:
         self._told: Mapping[tuple[str, ...], int] = {}
         self._kept: Mapping[tuple[str, ...], int] = {}
 
-    async def beat(self, lag: timedelta) -> bool:
-        """Renew the lease, then compare; False, and nothing compared, when the worker's row is gone.
+    async def beat(self, lag: timedelta) -> Standing | None:
+        """Renew the lease, then compare; None, and nothing compared, when the worker's row is gone.
 
         Raises `DatabaseUnavailable`.
         """
         asked = self._lease.clock()
-        applied = await self.tell(lag)
-        if applied:
-            await self.compare(asked)
-        return applied
+        standing = await self.tell(lag)
+        if standing is not None:
+            await self.compare(asked, may_hold=standing.holds)
+        return standing
 
-    async def tell(self, lag: timedelta) -> bool:
-        """Renew the lease, and tell what was counted; False when the worker's row is gone.
+    async def tell(self, lag: timedelta) -> Standing | None:
+        """Renew the lease, and tell what was counted; None when the worker's row is gone.
 
         With a row the database keeps what that was told, so a new one is told only what came after that. Raises
         `DatabaseUnavailable`.
@@ -171,7 +171,7 @@ class Reconciler:
         counts = {**self._counts(), _LATE: self._here.late_outcomes}
         told, self._told = self._told, counts
         since = {labels: number - self._kept.get(labels, 0) for labels, number in counts.items()}
-        applied = await self._registry.heartbeat(
+        standing = await self._registry.heartbeat(
             self._worker_id,
             lag,
             in_flight=in_flight,
@@ -179,18 +179,21 @@ class Reconciler:
             counts=[[*labels, number] for labels, number in sorted(since.items()) if number] or None,
             missing=self._lacks(),
         )
-        if not applied:
+        if standing is None:
             self._kept = self._told = told
-        return applied
+        return standing
 
-    async def compare(self, asked: float | None = None) -> None:
+    async def compare(self, asked: float | None = None, *, may_hold: bool = True) -> None:
         """Cut off what is not held any more, hand back what is held for nothing; `asked`: when the lease was renewed.
+
+        Where nothing runs here, and a heartbeat has said that nothing is held (not `may_hold`), there is no query.
 
         An attempt counts as lost only if it ran here before the database was asked, and as unclaimed only if it is
         missing here at two comparisons in a row: a claim or an outcome may be under way at the moment of one.
         """
         running = self._here.attempts()
-        held = {item.attempt: item for item in await self._registry.held(self._worker_id)}
+        rows = await self._registry.held(self._worker_id) if running or may_hold else ()
+        held = {item.attempt: item for item in rows}
         gone = {attempt for attempt in running if attempt not in held}
         renewed = self._lease.renewed
         self._here.cut_off(gone, (lambda: renewed(asked)) if asked is not None else (lambda: None))

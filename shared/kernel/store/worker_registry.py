@@ -39,7 +39,7 @@ from planq.shared.kernel.sweep import (
     LostStage,
     LostStep,
     MissedTool,
-    Peer,
+    Standing,
 )
 from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
 from planq.shared.platform.database import QUERIES, Database, Row, as_json, json_text, record
@@ -134,11 +134,11 @@ class WorkerRegistry:
         late_outcomes: int = 0,
         counts: Any = None,
         missing: Sequence[str] = (),
-    ) -> bool:
+    ) -> Standing | None:
         """Renew a lease and say how the worker fares: its loop's lag, its attempts, the outcomes that came too late.
 
         `counts` are totals since its start, `[[name, label, …, number], …]`; `missing` says in sentences what it
-        needs and lacks. False when the worker's row is gone, so that its lease cannot be renewed any more.
+        needs and lacks. None when the worker's row is gone, so that its lease cannot be renewed any more.
         """
         row = await self._database.fetch_one(
             "heartbeat",
@@ -148,9 +148,10 @@ class WorkerRegistry:
             late_outcomes=late_outcomes,
             counts=as_json(counts),
             missing=list(missing) or None,
+            lease_seconds=self._lease_seconds,
         )
         self._silence.beat()
-        return row is not None
+        return None if row is None else Standing(row["holds"], row["alive"])
 
     async def held(self, worker_id: UUID) -> Sequence[HeldAttempt]:
         """Return the attempts that a worker holds: those that only it may conclude."""
@@ -289,7 +290,7 @@ class WorkerRegistry:
 
     # The sweeper: port `SweepStore` -------------------------------------------------------------------------------
 
-    async def look(self, deadline_grace: timedelta, ahead: timedelta) -> Due:
+    async def look(self, deadline_grace: timedelta, ahead: timedelta, place: str | None = None) -> Due:
         silence = self._silence.seconds
         rows = await self._database.fetch_all(
             "sweep_look",
@@ -298,20 +299,19 @@ class WorkerRegistry:
             ahead_seconds=ahead.total_seconds(),
             margin_seconds=self._margin_seconds,
             tool_wait_seconds=self._tool_wait_seconds,
+            place=place,
         )
         next_in = min((row["seconds"] for row in rows if row["seconds"] is not None), default=None)
         return Due(
             parts={row["part"] for row in rows if row["lane"] is None and row["seconds"] is None},
             unclaimed={WakeQueue(row["lane"]) for row in rows if row["part"] == "unclaimed"},
             next_in=None if next_in is None else timedelta(seconds=next_in),
+            peers={row["lane"] for row in rows if row["part"] == "peer"},
         )
 
-    async def peers(self, place: str) -> Sequence[Peer]:
-        rows = await self._database.fetch_all("peers", place=place)
-        return [record(Peer, row) for row in rows]
-
-    async def end_lease(self, worker: Peer) -> bool:
-        return await self._database.execute("end_lease", id=worker.id, process=worker.process) == 1
+    async def end_lease(self, process: str) -> str | None:
+        row = await self._database.fetch_one("end_lease", process=process)
+        return None if row is None else row["name"]
 
     async def take_due_wakes(self, limit: int, empty: Collection[WakeQueue] = ()) -> Sequence[Wake]:
         queues = [str(queue) for queue in empty]

@@ -15,7 +15,7 @@ from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.processes import Process
 from planq.shared.kernel.states import JobStatus, Lane
-from planq.shared.kernel.sweep import Attempt, LossKind, Peer
+from planq.shared.kernel.sweep import Attempt, LossKind
 from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
 from tests.support.harness import SWEEP, Harness, ScriptedModel, make_tool
@@ -148,13 +148,14 @@ def test_a_lease_is_ended_once_however_many_see_it(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         await lives_as(harness, HERE)
         sweepers = [sweeper_on(harness, Machine(HERE.text)) for _ in range(5)]
-        (one,) = await harness.worker_registry.peers(HERE.place)
-        applied = await asyncio.gather(*(harness.worker_registry.end_lease(one) for _ in sweepers))
+        found = await harness.worker_registry.look(timedelta(0), timedelta(0), HERE.place)
+        assert found.peers == {HERE.text}
+        applied = await asyncio.gather(*(harness.worker_registry.end_lease(HERE.text) for _ in sweepers))
         await asyncio.gather(*(sweeper.sweep() for sweeper in sweepers))
         return applied, sum((sweeper.counts for sweeper in sweepers), Counter())
 
     applied, counts = play(scenario, MODEL, TOOLS)
-    assert sorted(applied) == [False] * 4 + [True]
+    assert sorted(map(str, applied)) == ["None"] * 4 + ["one"]
     assert counts == Counter({("lost", "gone"): 1}), "the stage was taken back once"
 
 
@@ -162,10 +163,10 @@ def test_the_lease_of_another_process_than_was_seen_is_not_ended(play: Play) -> 
     async def scenario(harness: Harness) -> Any:
         await lives_as(harness, HERE)
         other = Process(HERE.boot, HERE.pids, HERE.times, HERE.pid, HERE.started + 1, HERE.group)
-        applied = await harness.worker_registry.end_lease(Peer(harness.worker_id, "one", other.text))
+        applied = await harness.worker_registry.end_lease(other.text)
         return applied, len(await harness.worker_registry.live())
 
-    assert play(scenario, MODEL, TOOLS) == (False, 1)
+    assert play(scenario, MODEL, TOOLS) == (None, 1)
 
 
 def test_a_beat_that_arrives_after_the_death_costs_one_pass(play: Play) -> None:
@@ -207,7 +208,7 @@ def test_how_a_loss_was_seen_is_told(play: Play) -> None:
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 hour'")
         seen = [step.seen for step in await harness.worker_registry.lost_steps(10, SWEEP.deadline_grace)]
-        assert await harness.worker_registry.end_lease(Peer(harness.worker_id, "one", HERE.text))
+        assert await harness.worker_registry.end_lease(HERE.text)
         seen += [step.seen for step in await harness.worker_registry.lost_steps(10, SWEEP.deadline_grace)]
         return seen, len(others)
 

@@ -33,10 +33,19 @@ SELECT tool_name AS name, lane, count(*)::int AS n, min(tool_away_since) AS sinc
 WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL GROUP BY tool_name, lane ORDER BY tool_name, lane
 
 -- name: heartbeat
--- Renews a worker's lease; database time decides. A worker whose row was swept is not resurrected: no row comes back.
-UPDATE workers SET heartbeat_at = planq_now(), lag_ms = %(lag_ms)s, in_flight = %(in_flight)s,
-    late_outcomes = %(late_outcomes)s, counts = %(counts)s, missing = %(missing)s
-WHERE id = %(id)s RETURNING id
+-- Renews a worker's lease; database time decides. A worker whose row was swept is not resurrected: no row comes back. The row
+-- says whether the worker holds anything (held_work), and which workers live, itself included.
+WITH beat AS (
+    UPDATE workers SET heartbeat_at = planq_now(), lag_ms = %(lag_ms)s, in_flight = %(in_flight)s,
+        late_outcomes = %(late_outcomes)s, counts = %(counts)s, missing = %(missing)s
+    WHERE id = %(id)s RETURNING id
+)
+SELECT EXISTS (SELECT FROM steps WHERE status = ANY (planq_step_running()) AND worker_id = %(id)s)
+           OR EXISTS (SELECT FROM jobs WHERE stage_worker = %(id)s) AS holds,
+       (SELECT json_agg(json_build_object('id', w.id, 'lanes', w.lanes, 'only_priority', w.only_priority) ORDER BY w.id)
+        FROM workers w
+        WHERE w.id = %(id)s OR w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)) AS alive
+FROM beat
 
 -- name: live_workers
 -- The workers whose lease is alive.
@@ -63,10 +72,6 @@ SELECT EXISTS (
       AND %(what)s = ANY (provides) AND (only_priority IS NULL OR only_priority = %(only)s)
 ) AS is_provided
 
--- name: peers
--- The workers that run in one place (see planq.shared.kernel.processes) and whose lease nobody has ended.
-SELECT id, name, process FROM workers WHERE starts_with(process, %(place)s) AND heartbeat_at > 'epoch'
-
 -- name: held_work
 -- What a worker holds: running steps and claimed stages, with what the wake-up of a next attempt needs.
 SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.lane, s.tool_name, NULL AS status, j.priority, j.root_job_id,
@@ -81,7 +86,7 @@ FROM jobs WHERE stage_worker = %(id)s
 -- Ends the lease of a worker whose process has gone: nobody has ever beaten at the epoch. A beat that was still on its
 -- way brings the lease back until the next sweep.
 UPDATE workers SET heartbeat_at = 'epoch'
-WHERE id = %(id)s AND process = %(process)s AND heartbeat_at > 'epoch'
+WHERE process = %(process)s AND heartbeat_at > 'epoch' RETURNING name
 
 -- name: forget_worker
 -- A worker that stops gives up its lease at once, so that whatever it still holds is taken back by the next sweep.

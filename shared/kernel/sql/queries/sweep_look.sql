@@ -2,7 +2,8 @@
 -- What a sweep has to do: a row for each part of it, and one for each queue with unclaimed work; none at rest. Each
 -- condition is that of the query of its part, which finds the rows then. And a row that says in how many seconds the next
 -- job or plan runs out of time, where that is sooner than
--- %(ahead_seconds)s. What subjects have a sweep do is told by rows of their own, in their files.
+-- %(ahead_seconds)s. The processes of workers in one place (see planq.shared.kernel.processes) whose lease nobody has ended have a
+-- row each, too. What subjects have a sweep do is told by rows of their own, in their files.
 -- An end that nobody was served with is rare, and PostgreSQL expects many: it knows how many jobs have ended, and not that the
 -- others are joined. It would read all jobs until it finds one, so it is asked for the first one in the order of the index; what
 -- stands in an EXISTS has no order.
@@ -101,3 +102,5 @@ SELECT 'next', NULL, extract(epoch FROM next.at - planq_now())::float8 FROM (
           AND paused_at IS NULL
     )) AS at
 ) next WHERE next.at IS NOT NULL
+UNION ALL
+SELECT 'peer', process, NULL FROM workers WHERE starts_with(process, %(place)s::text) AND heartbeat_at > 'epoch'

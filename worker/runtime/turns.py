@@ -1,0 +1,55 @@
+"""Duties of the whole installation, which one worker at a time carries out: its workers take turns.
+
+No worker assigns a turn. Each one learns from the answer to its heartbeat which workers live, and computes its own
+moments from their order. Where two answers differ for a moment, or two clocks, a duty is carried out twice or one
+turn is left out: every write of such a duty is guarded, and the next worker comes one pace later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from planq.shared.kernel.states import Lane
+
+_MOST = 10
+"""Each worker has a turn at least every so many paces, whoever else is believed to live."""
+
+
+class Turns:
+    """The place of one worker among those that take turns: all of the lane `io`; without any of these, all workers.
+
+    Any other worker comes once in `_MOST` paces: it finds the suspects of its lane, and the loss of all others.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock` (seconds) is one that workers of other machines share."""
+        self._clock = clock
+        self._place, self._count = 0, 1
+
+    def learn(self, worker_id: UUID, alive: Sequence[Mapping[str, Any]]) -> None:
+        """Take the place of a worker among those that live, in the same order for all (`Standing.alive`)."""
+        ids = [one["id"] for one in alive if Lane.IO in one["lanes"]] or [one["id"] for one in alive]
+        if str(worker_id) in ids:
+            self._place, self._count = ids.index(str(worker_id)) % _MOST, min(len(ids), _MOST)
+        else:
+            self._place, self._count = 0, _MOST
+
+    def cycle(self, pace: float) -> float:
+        """Return the seconds between two turns of this worker, of a duty that is carried out each `pace` seconds."""
+        return pace * self._count
+
+    def until_next(self, pace: float) -> float:
+        """Return the seconds until this worker's next turn.
+
+        At least half a pace: where a timer ended before its turn by this clock, that turn does not come twice.
+        """
+        cycle, least = self.cycle(pace), pace / 2
+        return least + (self._place * pace - self._clock() - least) % cycle
+
+    async def pause(self, pace: float) -> None:
+        """Return at this worker's next turn."""
+        await asyncio.sleep(self.until_next(pace))
