@@ -1,8 +1,8 @@
 """Looks after providers' batches, as long as its worker lives: sends them, asks for them, stores their results.
 
-Every `io` worker does so; a batch is held by one of them at a time. What a worker was doing that died, another one
-does. The order makes sure that no call is paid twice: a call belongs to a batch in one commit, the batch is sent
-after it, and one that may have been sent is looked for at its provider first.
+Every `io` worker does so when its sweep finds some; a batch is held by one of them at a time. What a worker was doing
+that died, another one does. The order makes sure that no call is paid twice: a call belongs to a batch in one commit,
+the batch is sent after it, and one that may have been sent is looked for at its provider first.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
+from planq.shared.subjects.batches.provider import CallResult, ProviderBatch
+
 from planq.shared.kernel.deferral import CallStatus
 from planq.shared.platform.errors import DatabaseUnavailable, PlanqError, ProviderBatchFailed
-from planq.shared.platform.timers import every
+from planq.shared.platform.timers import every, woken_by
 from planq.shared.subjects.batches.provider_store import ProviderBatches
 from planq.shared.subjects.batches.rules import CallResult, ProviderBatch, ProviderBatchStatus
 from planq.worker.engine.persist import persist
@@ -23,8 +25,8 @@ from planq.worker.models.batch_api import BatchApi
 
 _log = logging.getLogger("planq.batches")
 
-TICK_SECONDS = 1.0
-"""Between two looks where nothing was due: two probes of an index."""
+TICK_SECONDS = 60.0
+"""Between two looks of its own: a sweep finds what is due and wakes this duty (`ProviderBatchDuty.wake`)."""
 
 HOLD = timedelta(minutes=15)
 """How long a batch is left alone whose worker has died."""
@@ -45,10 +47,16 @@ class ProviderBatchDuty:
         self._store = store
         self._api = api
         self._pause = pause
+        self._is_due = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._running = asyncio.create_task(every(TICK_SECONDS, self.carry_out, name="provider_batches"))
+        pause = woken_by(self._is_due)
+        self._running = asyncio.create_task(every(TICK_SECONDS, self.carry_out, name="provider_batches", pause=pause))
+
+    def wake(self) -> None:
+        """Look at once for what is due."""
+        self._is_due.set()
 
     async def close(self) -> None:
         """Stop; what was under way is done again by another worker, once this one's hold is over."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -35,7 +35,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import Lane, Priority
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.shared.kernel.sweep import SweepDuty, SweepStore
+from planq.shared.kernel.sweep import SweepDuty, SweepResult, SweepStore
 from planq.shared.kernel.wakes import Publisher, Tracker
 from planq.shared.platform.beats import Beat
 from planq.shared.platform.database import Database
@@ -483,6 +483,22 @@ class LaneRuntime:
         """True while suspects are carried out here, or wait for what else runs; readable from any thread."""
         return self._suspects is not None and not self._suspects.done()
 
+    @property
+    def duties(self) -> Sequence[SweepDuty]:
+        """What a sweep finds and this loop does; from any loop."""
+        return [
+            LoopDuty("deliveries", lambda: self.loop, self._wake_sender),
+            LoopDuty("provider_batches", lambda: self.loop, self._wake_provider_batches),
+        ]
+
+    def _wake_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _wake_provider_batches(self) -> None:
+        if self._provider_batches is not None:
+            self._provider_batches.wake()
+
     async def run_suspects(self) -> None:
         """Carry out suspects that wait, as `Dispatcher.run_suspects`; from any loop.
 
@@ -549,6 +565,21 @@ async def _warm_up(gateway: ModelGateway) -> None:
 def provided_by(settings: Settings, lane: Lane) -> Sequence[str]:
     """Return what the settings give a worker of `lane` that others may lack."""
     return [*([PAYLOADS] if settings.payloads else []), *(provided_models(settings) if lane == Lane.IO else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopDuty:
+    """The port `SweepDuty`: begins something on another loop, without waiting for its end."""
+
+    part: str
+    loop_of: Callable[[], asyncio.AbstractEventLoop | None]
+    begin: Callable[[], object]
+
+    async def carry_out(self, limit: int) -> SweepResult:
+        loop = self.loop_of()
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self.begin)
+        return SweepResult()
 
 
 def sweep_duties(database: Database, failpoints: Failpoints) -> Sequence[SweepDuty]:

@@ -202,6 +202,7 @@ def _composed(
         missing=runtime.missing,
         beat=beat if has_processes else None,
         run_suspects=None if has_processes else runtime.run_suspects,
+        duties=() if has_processes else runtime.duties,
     )
     lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, failpoints=failpoints)
     in_flight.ends_in = lifecycle.sweep_in

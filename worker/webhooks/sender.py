@@ -1,8 +1,8 @@
 """Sends all deliveries that are due, of all tenants, as long as its worker lives.
 
-Every `io` worker does so. A claim takes each delivery once; one whose worker was lost between sending and its commit
-is sent again under the same id, by which the receiver knows it. A receiver that is slow holds up nobody else: of one
-recipient only so many are under way at once.
+Every `io` worker does so when its sweep finds some. A claim takes each delivery once; one whose worker was lost
+between sending and its commit is sent again under the same id, by which the receiver knows it. A receiver that is
+slow holds up nobody else: of one recipient only so many are under way at once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.webhooks")
 
-TICK_SECONDS = 1.0
-"""Between two looks where nothing was due: one probe of an index."""
+TICK_SECONDS = 60.0
+"""Between two looks of its own: a sweep finds what is due and wakes a sender (`DeliverySender.wake`)."""
 
 TIMEOUT_SECONDS = 15.0
 """Time in which a receiver must answer; after it the delivery is retried."""
@@ -82,6 +82,10 @@ class DeliverySender:
             every(self._tick_seconds, self.fill, name="deliveries", pause=woken_by(self._freed))
         )
 
+    def wake(self) -> None:
+        """Look at once for what is due."""
+        self._freed.set()
+
     async def fill(self) -> None:
         """Begin as many deliveries as are due and have room here. Raises `DatabaseUnavailable`."""
         self._is_full = False
@@ -118,7 +122,7 @@ class DeliverySender:
     def _ended(self, task: asyncio.Task[None]) -> None:
         recipient = self._under_way.pop(task)
         if self._is_full or recipient.startswith(CHANNEL):  # where more of its conversation may follow
-            self._freed.set()
+            self.wake()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("delivery_not_ended", exc_info=error)  # whoever finds it overdue sends it again
 

@@ -50,6 +50,13 @@ SELECT 'batches', NULL, NULL WHERE EXISTS (
         SELECT true FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid' ORDER BY l.line LIMIT 1)))
 )
 
+-- name: sweep_look/provider_batches
+-- Calls that wait for others are looked at, too: planq_take_provider_batch knows for how long.
+SELECT 'provider_batches', NULL, NULL WHERE EXISTS (
+    SELECT FROM provider_batches
+    WHERE status <> 'ended' AND next_look_at <= planq_now() AND coalesce(held_until <= planq_now(), true)
+) OR EXISTS (SELECT FROM deferred_calls WHERE status = 'waiting')
+
 -- name: tidy_deferred_results
 -- Removes results of calls whose jobs have ended.
 SELECT planq_forget_results(10000)

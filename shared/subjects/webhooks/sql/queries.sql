@@ -51,3 +51,20 @@ FROM (
     WHERE tenant_id = %(tenant_id)s AND id = %(id)s AND NOT is_disabled FOR SHARE SKIP LOCKED
 ) e
 RETURNING id
+
+-- name: sweep_look/deliveries
+-- What planq_claim_deliveries would take, or make due because its worker was lost.
+SELECT 'deliveries', NULL, NULL WHERE EXISTS (
+    SELECT FROM deliveries d
+    WHERE d.status IN ('pending', 'sending') AND d.run_at <= planq_now()
+      AND NOT EXISTS (
+        SELECT FROM deliveries b
+        WHERE b.conversation_id = d.conversation_id AND b.tenant_id = d.tenant_id AND b.status IN ('pending', 'sending')
+          AND (b.created_at, b.id) < (d.created_at, d.id))
+      AND NOT EXISTS (
+        SELECT FROM channels h WHERE h.tenant_id = d.tenant_id AND h.name = d.channel AND h.paused_until > planq_now())
+) OR EXISTS (
+    SELECT FROM deliveries d WHERE d.status = 'sending' AND d.run_at > planq_now() AND NOT EXISTS (
+        SELECT FROM workers w
+        WHERE w.id = d.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s))
+)
