@@ -37,8 +37,8 @@ from planq.shared.subjects.tools.catalogue import Catalogue
 
 _log = logging.getLogger("planq.api")
 
-_POLL_SECONDS = 2.0
-"""How soon a batch is found whose process has died, or whose upload came to another one."""
+_POLL_SECONDS = 10.0
+"""How soon a batch is found whose process has died; an upload wakes the process that took it."""
 
 _PRICED_TOKENS = 1_000
 _MOST_CHARS = 100_000_000

@@ -44,7 +44,6 @@ INSIGHT_DAYS = 90.0
 _EVENTS = 1_000
 _GOAL_CHARS = 2_000
 _CANDIDATES = 12
-_FORGOTTEN = 1_000
 
 
 class Learning:
@@ -88,10 +87,6 @@ class Learning:
             MOST_INSIGHTS,
         )
         return int(reached["events"])
-
-    async def forget(self) -> int:
-        gone = await self._database.execute("forget_expired_insights", limit=_FORGOTTEN)
-        return gone + await self._database.execute("forget_old_offers", days=INSIGHT_DAYS, limit=_FORGOTTEN)
 
     async def _is_asked_for(self) -> bool:
         row = await self._database.fetch_one("is_anybody_learning")

@@ -46,21 +46,21 @@ FROM reached r LEFT JOIN LATERAL (
            LIMIT 1) IS NULL
 ) j ON true
 
--- name: forget_expired_insights
+-- name: tidy_insights
 -- Removes some insights that were not seen for long enough; what is pinned stays.
 DELETE FROM insights WHERE id = ANY (ARRAY(
-    SELECT id FROM insights WHERE NOT is_pinned AND expires_at < planq_now() ORDER BY expires_at LIMIT %(limit)s
+    SELECT id FROM insights WHERE NOT is_pinned AND expires_at < planq_now() ORDER BY expires_at LIMIT 10000
     FOR UPDATE SKIP LOCKED
 ))
 
--- name: forget_old_offers
--- Removes some of what was chosen for jobs that were made so long ago, tenant by tenant.
+-- name: tidy_offers
+-- Removes some of what was chosen for jobs that were made as long ago as an insight is kept (INSIGHT_DAYS), tenant by tenant.
 DELETE FROM insight_offers o USING (
     SELECT d.tenant_id, d.job_id FROM tenants t
     CROSS JOIN LATERAL (
         SELECT d.tenant_id, d.job_id FROM insight_offers d
-        WHERE d.tenant_id = t.id AND d.job_id < planq_first_id(planq_now() - make_interval(secs => %(days)s * 86400))
-        ORDER BY d.job_id LIMIT %(limit)s
+        WHERE d.tenant_id = t.id AND d.job_id < planq_first_id(planq_now() - interval '90 days')
+        ORDER BY d.job_id LIMIT 10000
     ) d
 ) old WHERE o.tenant_id = old.tenant_id AND o.job_id = old.job_id
 
