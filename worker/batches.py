@@ -13,8 +13,6 @@ import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
-from planq.shared.subjects.batches.provider import CallResult, ProviderBatch
-
 from planq.shared.kernel.deferral import CallStatus
 from planq.shared.platform.errors import DatabaseUnavailable, PlanqError, ProviderBatchFailed
 from planq.shared.platform.timers import every, woken_by

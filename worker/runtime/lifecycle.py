@@ -532,14 +532,10 @@ _LEARNED_STRETCHES = 20
 
 
 async def learn_all(learning: Learning) -> int:
-    """Learn from what is new, and remove what has expired; return how many events were read.
-
-    Raises `DatabaseUnavailable`.
-    """
+    """Learn from what is new; return how many events were read. Raises `DatabaseUnavailable`."""
     read = 0
     for _ in range(_LEARNED_STRETCHES):
         if not (count := await learning.learn()):
             break
         read += count
-    await learning.forget()
     return read

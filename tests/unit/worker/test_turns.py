@@ -1,4 +1,4 @@
-"""Workers take turns: together they keep the pace of a duty, however many they are, and a lost one costs its turns."""
+"""Workers take turns: together they keep the pace of a duty, however many they are; a lost one costs its turns."""
 
 from __future__ import annotations
 
