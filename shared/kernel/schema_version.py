@@ -15,7 +15,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from planq.shared.kernel.submission import lists
-from planq.shared.platform.database_url import RELIED_ON
+from planq.shared.platform.database_url import FOR_SPEED, RELIED_ON
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
 from planq.shared.platform.sql_files import SHARED, is_query, sql_files
 
@@ -123,7 +123,7 @@ def _require_way(connection: psycopg.Connection[TupleRow], pooled_schema: str | 
             raise Misconfigured(_POOLER)
         return
     wrong = wrong_settings(connection, pooled_schema)
-    if wrong.keys() - FOR_SPEED:
+    if wrong.keys() - FOR_SPEED.keys():
         found = ", ".join(f"{name} = {value}" for name, (value, _) in wrong.items())
         raise Misconfigured(
             f"the pooler's sessions have settings planq cannot rely on ({found}), and a pooler passes no option "
@@ -131,9 +131,6 @@ def _require_way(connection: psycopg.Connection[TupleRow], pooled_schema: str | 
             "reconnect"
         )
 
-
-FOR_SPEED = frozenset({"jit"})
-"""Settings of a session that cost time where they are wrong, and break nothing."""
 
 _SAME = {("DateStyle", "ISO"): ("ISO, ",), ("TimeZone", "UTC"): ("Etc/UTC", "GMT", "Etc/GMT")}
 """How else a server may say a value: a text that it is, or begins with."""

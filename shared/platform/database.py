@@ -312,9 +312,9 @@ class Database:
             await self._pool.drain()
 
     async def _run(
-        self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], *, prepare: bool | None = None
+        self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], *, by_value: bool = False
     ) -> Rows:
-        """Run a statement in a transaction of its own; return its rows.
+        """Run a statement in a transaction of its own; return its rows. `by_value` plans it for these parameters.
 
         It is run again where the server says that nothing of it happened. Failures come out as `connection` says.
         """
@@ -325,7 +325,10 @@ class Database:
             try:
                 while True:
                     try:
-                        cursor = await connection.execute(statement, params, prepare=prepare)
+                        # Parameters that are part of the text are known to the planner; others are not, since
+                        # `plan_cache_mode` has one plan serve all of them.
+                        cursor = psycopg.AsyncClientCursor(connection) if by_value else connection.cursor()
+                        await cursor.execute(statement, params)
                         # `description` would say it, too, but makes an object of each column, in 1 µs.
                         has_rows = cursor.pgresult is not None and cursor.pgresult.nfields > 0
                         rows = Rows(await cursor.fetchall() if has_rows else ())
@@ -437,7 +440,7 @@ class Database:
         whatever they leave out.
         """
         text = statement(name, params).replace(b"/* where */", where.encode())
-        return self._run(text, params, prepare=False)
+        return self._run(text, params, by_value=True)
 
     async def fetch_one(self, name: str, /, **params: Any) -> DictRow | None:
         rows = await self._run(statement(name, params), params)

@@ -8,9 +8,19 @@ from urllib.parse import quote
 SCHEMA = "planq"
 """Where planq's tables and functions stand unless PLANQ_SCHEMA says otherwise."""
 
-RELIED_ON: Mapping[str, str] = {
+FOR_SPEED: Mapping[str, str] = {
     # The statements read few rows each; compiling one takes ten times as long as running it.
     "jit": "off",
+    # A session keeps the plans that it made while the tables were all but empty (docs/decisions.md, D103): they must
+    # find rows by an index even there, and planning a statement again for each call costs more than running it.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_mergejoin": "off",
+}
+"""How the server plans statements in planq's sessions. Other values cost time, and break nothing."""
+
+RELIED_ON: Mapping[str, str] = {
+    **FOR_SPEED,
     # psycopg reads no other form of times and intervals, and SQL that makes JSON writes what it is set to.
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",

@@ -15,12 +15,20 @@ import psutil
 import psycopg
 
 from planq.deploy.local.postgres import EmbeddedPostgres
+from planq.shared.platform.database_url import FOR_SPEED
 
 TEMPLATE = "planq_template"
 
 # A test's database is thrown away: surviving a power cut is not worth the writes. Several tests may be under way on
-# one server, each with workers of its own, and its log may lie in memory. The rest is as in production.
-THROWAWAY = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_wal_size": "128MB"}
+# one server, each with workers of its own, and its log may lie in memory. What tests call by connections of their own
+# is planned as in planq's. The rest is as in production.
+THROWAWAY = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "max_wal_size": "128MB",
+    **FOR_SPEED,
+}
 
 OTHER_SERVER = Path(given) if (given := os.environ.get("TESTS_POSTGRES")) else None
 """The programs of another PostgreSQL than the one that planq brings: `TESTS_POSTGRES=/usr/lib/postgresql/15/bin`."""

@@ -52,6 +52,22 @@ def change(database_url: str, statement: str) -> None:
         connection.execute(statement.encode())
 
 
+def test_a_page_is_planned_for_the_values_of_its_filters(use: Callable[..., Any], database_url: str) -> None:
+    """A plan for all parameters read whatever the filters leave out."""
+    sought = new_id()
+
+    async def work(database: Database) -> str:
+        await database.fetch_page("find_by_id", tenant_id="default", id=sought)
+        with psycopg.connect(database_url) as connection:
+            row = connection.execute(
+                "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'planq'"
+            ).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    assert f"'{sought.hex}'" in use(work)
+
+
 def test_prepared_statements_outlive_a_migration(use: Callable[..., Any], database_url: str) -> None:
     """PostgreSQL answers "cached plan must not change result type" to a prepared SELECT * after ADD COLUMN."""
 

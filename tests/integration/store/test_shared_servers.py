@@ -51,6 +51,9 @@ STRANGE = {
     "default_transaction_isolation": "serializable",
     "jit": "on",
     "jit_above_cost": "0",
+    "plan_cache_mode": "force_custom_plan",
+    "enable_seqscan": "on",
+    "enable_mergejoin": "on",
 }
 """What a role may set for its sessions, none of which planq can work with as it is."""
 
@@ -157,6 +160,15 @@ def test_the_settings_of_a_role_change_nothing(
 
     assert job["status"] == "completed"
     assert job["created_at"].endswith("+00:00")
+
+
+def test_no_function_sets_what_its_session_has_set(database_url: str) -> None:
+    """Each call would set and reset it, and a function that does is never inlined."""
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute(
+            "SELECT proname FROM pg_proc WHERE pronamespace = 'planq'::regnamespace AND proconfig IS NOT NULL"
+        ).fetchall()
+    assert found == []
 
 
 def test_settings_behind_a_pooler_that_planq_cannot_work_with_are_named_with_what_to_run(

@@ -29,6 +29,7 @@ def connection(database_url: str) -> Iterator[psycopg.Connection]:
             opened.execute(f"UPDATE jobs SET {column} = %s WHERE id = ANY (%s)".encode(), [ids[0], chosen])
             opened.execute("UPDATE jobs SET is_joined = true WHERE id = ANY (%s)", [chosen])
         opened.execute("ANALYZE jobs")
+        opened.execute("SET enable_seqscan = on")  # the form of the statement must do by itself
         opened.execute("UPDATE pg_class SET reltuples = reltuples * 100 WHERE relname = 'jobs'")
         yield opened
 

@@ -8,8 +8,6 @@
 --
 -- planq_charge_step counts what calls of tools cost, in the same sum: a declared price before the call is begun, within the
 -- limit, and what the tool says of it afterwards instead.
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- Reserves what an attempt at a stage of a job (index -1) or at one of its steps is about to use, where the limits of its
 -- tree leave that, and its agent's own ones, `p_own`, which count for the job alone.
@@ -155,7 +153,7 @@ END $$;
 -- counted. Repeating it changes nothing. The day's costs have it at once: what a tool reports may be less than its price, and a
 -- sum that only grows could not take that back. Returns {} | {exceeded, most, used}.
 CREATE FUNCTION planq_charge_step(p_job uuid, p_index int, p_attempt int, p_usd numeric, p_is_ahead boolean)
-RETURNS json LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     j record;
     v_most float8;
@@ -209,20 +207,21 @@ $$;
 -- What the jobs of a tree have used: {tokens, cost, calls, steps}; `tool_cost` is the part of the cost that is of tools.
 CREATE FUNCTION planq_tree_used(p_root uuid)
 RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8, tool_cost float8)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY
     WITH RECURSIVE tree (id) AS (
         SELECT p_root
         UNION
-        SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+        SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
     )
     SELECT coalesce(sum(j.input_tokens + j.output_tokens), 0)::float8, coalesce(sum(j.cost_usd), 0)::float8,
            coalesce(sum(j.model_calls), 0)::float8,
            coalesce(sum(o.steps), 0)::float8, coalesce(sum(o.cost_usd), 0)::float8
-    FROM tree t JOIN jobs j ON j.id = t.id CROSS JOIN LATERAL (
+    FROM jobs j CROSS JOIN LATERAL (
         SELECT count(*) AS steps, sum(s.cost_usd) AS cost_usd FROM steps s WHERE s.job_id = j.id
-    ) o;
+    ) o
+    WHERE j.id = ANY (ARRAY(SELECT t.id FROM tree t));
 END $$;
 
 -- What reservations of a tree hold, without that of the stage or step `p_index` of `p_job`: {tokens, cost, calls, steps}.
@@ -254,8 +253,7 @@ $$;
 
 -- Keeps what open calls of jobs may have cost held while these are cut off; called before that. The caller holds the jobs'
 -- rows, and from here on their running steps: what these are just reserving is stored before it looks.
-CREATE FUNCTION planq_owe(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_owe(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM steps s WHERE s.job_id = ANY (p_jobs) AND s.status = ANY (planq_step_running())
       AND EXISTS (SELECT FROM jobs j WHERE j.id = s.job_id AND j.budget IS NOT NULL)

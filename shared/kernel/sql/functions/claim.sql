@@ -5,18 +5,15 @@
 -- planq_take           claims what a transition has just made ready, in the commit of that transition
 --
 -- Functions of the hot path are planned once a session, and find rows by their primary key: what the tables looked like
--- at that moment must not matter. So they compare `status` with variables, for which no partial index can be taken, and set
--- `enable_seqscan = off`, or are called by those that do: of 28 functions that do, the 24 that `tests/bench/history` calls each read whole tables without it, in a
--- session that had planned them on an empty database (docs/decisions.md, D103). They move one row after the other: a statement for a
+-- at that moment must not matter. So they compare `status` with variables, for which no partial index can be taken, and rely
+-- on the settings of planq's sessions (docs/decisions.md, D103). They move one row after the other: a statement for a
 -- single row costs a fraction of one that joins, even for ten rows.
 
 -- StageClaimed: takes PLAN or RESPOND stages, those that are neither taken nor over. `p_items` lists {n, job, statuses, cached}
 -- in the order of the jobs' ids; the deadline is for a worker that lives but has lost the claim, because the answer to
 -- this very call got lost, say. Returns rows (n, claim) of those that were claimed.
 CREATE FUNCTION planq_claim_stages(p_items json, p_worker uuid, p_seconds float8) RETURNS TABLE (n int, claim json)
-LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     i record;
     s planq_stage;
@@ -161,9 +158,7 @@ $$;
 
 -- The outcomes of the steps of one round, from `p_index` on, that were begun and have ended, in plan order; of large outputs the
 -- preview. How long a person took to answer is not the tool's time.
-CREATE FUNCTION planq_results(p_job uuid, p_round int, p_statuses text[], p_index int) RETURNS json LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+CREATE FUNCTION planq_results(p_job uuid, p_round int, p_statuses text[], p_index int) RETURNS json LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT coalesce(json_agg(json_build_object(
         'index', s.index, 'tool_name', s.tool_name, 'status', s.status, 'attempt', s.attempt,
@@ -180,9 +175,7 @@ END $$;
 -- reply, results, artifacts}, as the planner of the next one is shown them. A refused plan has `errors` and no results.
 -- `artifacts` are those of bytes, {index, id, media_type, sha256, size}, in the order in which the steps have made them,
 -- at most 50 of a round.
-CREATE FUNCTION planq_rounds(p_job uuid, p_first int, p_round int, p_index int) RETURNS json LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+CREATE FUNCTION planq_rounds(p_job uuid, p_first int, p_round int, p_index int) RETURNS json LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT json_agg(json_build_object(
         'round', p.round, 'source', p.source, 'body', p.body, 'reply', p.reply, 'errors', p.errors,
@@ -197,9 +190,7 @@ BEGIN
 END $$;
 
 -- When a round ended, whose steps are not below `p_index`: its time is what tells it from one that ran again under its number.
-CREATE FUNCTION planq_round_ended(p_job uuid, p_round int, p_index int) RETURNS timestamptz LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+CREATE FUNCTION planq_round_ended(p_job uuid, p_round int, p_index int) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT greatest(p.created_at, (
         SELECT max(s.finished_at) FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.index >= p_index))
@@ -212,9 +203,7 @@ END $$;
 -- wait for each other in a circle. Returns rows (index, claim) in plan order: a claim holds what users, tools and models wrote,
 -- and is taken apart nowhere in SQL, which refuses JSON with \u0000.
 CREATE FUNCTION planq_claim_steps(p_job uuid, p_round int, p_indices int[], p_worker uuid)
-RETURNS TABLE (index int, claim json) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+RETURNS TABLE (index int, claim json) LANGUAGE plpgsql AS $$
 DECLARE
     v_ready CONSTANT text[] := planq_step_ready();
     v_executing CONSTANT text := 'executing';
@@ -336,9 +325,7 @@ END $$;
 CREATE FUNCTION planq_take(
     p_result json, p_job uuid, p_round int, p_lane text, p_steps int, p_stage boolean, p_worker uuid, p_seconds float8,
     p_cached planq_cached
-) RETURNS json LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_mine int[];
     v_claimed int[] := '{}';

@@ -62,8 +62,7 @@ END $$;
 -- JobEnded, with the last step of its round: it has failed, or answers as it was asked to. `p_failed` of its steps have failed
 -- just now. Who waits hears of it with the commit, over the channel `planq_ended`. Returns the event, for the caller to store
 -- after those of the steps. The caller holds the job's row, whose steps have all ended.
-CREATE FUNCTION planq_end_with_steps(p_job uuid, p_failed int) RETURNS planq_event LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_end_with_steps(p_job uuid, p_failed int) RETURNS planq_event LANGUAGE plpgsql AS $$
 DECLARE
     j record;
     s record;

@@ -4,8 +4,6 @@
 -- planq_pause_job    nothing of the job is begun any more, nor of what is below it: planq_below
 -- planq_resume_job   lets a paused job go on (planq_end_pause, planq_resume_below, planq_rewake_steps), or tries again what
 --                    has not succeeded of one that has ended (planq_reopen_steps, planq_reopen_job)
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- CancelRequested: ends the job, and its child jobs. Returns {found, applied, status, ended: [ids]}.
 CREATE FUNCTION planq_cancel_job(p_job uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
@@ -52,8 +50,7 @@ END $$;
 -- them any more. Locks them in the order of their ids. A job that was made meanwhile by one of them is found in the next
 -- turn; then nobody makes any more. What open calls of these jobs may have cost stays held for a while. The caller holds the
 -- rows of all jobs above. Returns the ids of those that this ended.
-CREATE FUNCTION planq_cancel_tree(p_above uuid[], p_jobs uuid[]) RETURNS uuid[] LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_cancel_tree(p_above uuid[], p_jobs uuid[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
     v_unfinished CONSTANT text[] := planq_unfinished();
     v_above uuid[] := p_above;
@@ -64,10 +61,12 @@ BEGIN
         WITH RECURSIVE tree (id) AS (
             SELECT unnest(p_jobs || v_above)
             UNION
-            SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id AND c.status = ANY (v_unfinished)
+            SELECT c.id FROM tree t CROSS JOIN LATERAL (
+                SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id AND j.status = ANY (v_unfinished) OFFSET 0
+            ) c
         )
         SELECT array_agg(l.id) INTO v_ids FROM (
-            SELECT id FROM jobs WHERE id IN (SELECT t.id FROM tree t) AND id <> ALL (p_above)
+            SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT t.id FROM tree t)) AND id <> ALL (p_above)
               AND status = ANY (v_unfinished)
             ORDER BY id FOR NO KEY UPDATE
         ) l;
@@ -119,8 +118,7 @@ END $$;
 
 -- The unfinished jobs below a job whose pause began at `p_paused` (null: those that are not paused), locked in the order
 -- of their ids. The caller holds the job's row.
-CREATE FUNCTION planq_below(p_job uuid, p_paused timestamptz) RETURNS uuid[] LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_below(p_job uuid, p_paused timestamptz) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
     v_unfinished CONSTANT text[] := planq_unfinished();
 BEGIN
@@ -128,10 +126,12 @@ BEGIN
         WITH RECURSIVE tree (id) AS (
             SELECT p_job
             UNION
-            SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id AND c.status = ANY (v_unfinished)
+            SELECT c.id FROM tree t CROSS JOIN LATERAL (
+                SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id AND j.status = ANY (v_unfinished) OFFSET 0
+            ) c
         )
         SELECT array_agg(l.id) FROM (
-            SELECT id FROM jobs WHERE id IN (SELECT t.id FROM tree t) AND id <> p_job
+            SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT t.id FROM tree t)) AND id <> p_job
               AND status = ANY (v_unfinished) AND paused_at IS NOT DISTINCT FROM p_paused
             ORDER BY id FOR NO KEY UPDATE
         ) l

@@ -8,15 +8,11 @@
 -- Lock order everywhere: the job's row first, then its steps. Claims lock a single step and never wait for a job. Every
 -- transition is one round trip, guarded by the state and the attempt it expects, and says whether it applied; its
 -- executable specification is a pure model that property tests hold equal to it. Items are as in plan.sql.
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- StepSucceeded, many times, each followed by the rest of its unit. Items are `planq_outcome`s without an error. Returns rows
 -- (n, result) of those that applied, `result` as planq_take does with {steps: how many have succeeded}.
 CREATE FUNCTION planq_succeed_steps(p_items json, p_lane text, p_worker uuid, p_seconds float8)
-RETURNS TABLE (n int, result json) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+RETURNS TABLE (n int, result json) LANGUAGE plpgsql AS $$
 DECLARE
     v_running CONSTANT text[] := planq_step_running();
     i planq_outcome;
@@ -179,7 +175,7 @@ END $$;
 -- StepSucceeded, StepFailed: one attempt at a step ends. With `retry_in` a failed step becomes ready again after that time, unless
 -- an earlier step has failed for good; child jobs of a step that has ended end with it. Returns {applied, status, job_status,
 -- ready: [{index, lane, tool_name}]}.
-CREATE FUNCTION planq_finish_step(i planq_outcome) RETURNS json LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_finish_step(i planq_outcome) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
     s steps;
@@ -230,8 +226,12 @@ BEGIN
         SELECT array_agg(d.index ORDER BY d.path DESC, d.index), array_agg(d.ended ORDER BY d.path DESC, d.index)
         INTO v_dependents, v_ended FROM (
             SELECT b.index, b.path, count(*)::int AS ended FROM unnest(i.index || v_skipped) AS x (index)
-            JOIN steps a ON a.job_id = i.job AND a.index = x.index CROSS JOIN LATERAL unnest(a.dependents) AS u (index)
-            JOIN steps b ON b.job_id = i.job AND b.index = u.index AND b.status = ANY (planq_step_pending())
+            CROSS JOIN LATERAL (SELECT a.dependents FROM steps a WHERE a.job_id = i.job AND a.index = x.index OFFSET 0) e
+            CROSS JOIN LATERAL unnest(e.dependents) AS u (index)
+            CROSS JOIN LATERAL (
+                SELECT a.index, a.path FROM steps a
+                WHERE a.job_id = i.job AND a.index = u.index AND a.status = ANY (planq_step_pending()) OFFSET 0
+            ) b
             GROUP BY b.index, b.path
         ) d;
     ELSIF v_status = 'failed' THEN

@@ -4,8 +4,6 @@
 -- planq_places      how many steps of one job may be out; the rest is held (ready, without `wake_at`)
 -- planq_let_follow  steps that are held take places that have come free, in the commit that frees them
 -- planq_open_windows  for the sweeper: what freed places otherwise, workers that have come
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- How much of a priority keeps the live workers busy. Each slot may carry out one, while another one waits for it: so no
 -- slot is idle between two looks, and the broker's queues stay short. The slots of a worker whose loop lags count half. Of
@@ -38,7 +36,7 @@ $$;
 CREATE FUNCTION planq_let_follow(
     p_job uuid, p_most int, p_grace interval, p_lane text, p_takes int, p_worker uuid
 ) RETURNS SETOF steps
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     v_takes int := p_takes;
     d record;

@@ -8,12 +8,9 @@
 --
 -- A step that is put aside has `tool_away_since`, and `wake_at` in the year 9999: it is ready and may be claimed, and nobody
 -- publishes it. A step without a `tool_digest` needs no tool.
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- A worker of which no tool is known may claim everything, and one whose tool has other schemas than the plan was checked
--- against only where no live worker of the lane has that one. The callers have set `enable_seqscan = off`: to set it once more
--- costs more than the rest.
+-- against only where no live worker of the lane has that one.
 CREATE FUNCTION planq_can_run(p_worker uuid, p_lane text, p_tool text, p_digest text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -36,7 +33,7 @@ END $$;
 
 -- A worker of which no tool is known counts as one that has it.
 CREATE FUNCTION planq_is_offered(p_lane text, p_tool text, p_digest text) RETURNS boolean
-LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN p_digest IS NULL OR EXISTS (
         SELECT FROM worker_tools t JOIN workers w ON w.id = t.worker_id
@@ -51,7 +48,7 @@ END $$;
 -- StepPutAside: of the steps that a worker could not claim, puts those aside whose tool no live worker has. Returns the indices
 -- of those that others can run: their wake-ups are to be published again.
 CREATE FUNCTION planq_hand_on_steps(p_job uuid, p_round int, p_indices int[], p_worker uuid) RETURNS TABLE (index int)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_ready CONSTANT text[] := planq_step_ready();
@@ -80,7 +77,7 @@ BEGIN
 END $$;
 
 -- ToolOffered: makes up to `p_limit` steps due at once that were put aside and whose tool a live worker has. Returns how many.
-CREATE FUNCTION planq_wake_offered(p_limit int) RETURNS int LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_wake_offered(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
 BEGIN

@@ -10,8 +10,6 @@
 -- (`output`, `steps`, ...), because functions that take JSON apart refuse \u0000. `take_steps` and `take_stage` are what
 -- the caller of an item takes over, `cached` the rounds of the job that it has; `p_lane` is the lane of all callers, `p_seconds` the
 -- longest that a stage may take.
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- PlanAccepted, many times. Items: {n, job, attempt, source, body, steps, open, reuses, seconds, calls, spent_calls,
 -- spent_input, spent_output, spent_read, spent_write, spent_usd, take_steps, take_stage, ready}. `open` counts the steps whose outcome is not taken over
@@ -29,9 +27,7 @@
 -- wait for nothing, those within `places` where the job has a window.
 -- Where an outcome to take over is gone, {applied: false, gone: true}.
 CREATE FUNCTION planq_accept_plans(p_items json, p_worker uuid, p_seconds float8)
-RETURNS TABLE (n int, result json) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+RETURNS TABLE (n int, result json) LANGUAGE plpgsql AS $$
 DECLARE
     i record;
     j record;

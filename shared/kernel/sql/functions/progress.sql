@@ -10,7 +10,7 @@
 -- these are not null. Returns whether it applied.
 CREATE FUNCTION planq_report_progress(
     p_job uuid, p_round int, p_index int, p_attempt int, p_worker uuid, p_done float8, p_message text, p_seconds float8
-) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
+) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     s record;
 BEGIN
@@ -40,7 +40,7 @@ END $$;
 
 -- StepReported, by the worker whose processes carry out the attempts `p_items`, a JSON array of {job, round, index, attempt, age}, the
 -- last in seconds: lets those run on that may take longer than the time between two reports. Returns how many.
-CREATE FUNCTION planq_watch_steps(p_worker uuid, p_items json) RETURNS int LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_watch_steps(p_worker uuid, p_items json) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     i record;
     v_count int := 0;

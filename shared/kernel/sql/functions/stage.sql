@@ -7,8 +7,6 @@
 -- planq_warn            appends a warning about the stage
 -- planq_record_calls    stores the model calls of a stage, once each, and adds them up
 --   planq_insert_calls    the same for a transition that adds them up itself
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- AnswerGiven, StageFailed, many times: nothing stays paused or asked. A job that has completed keeps the error of the first
 -- step that failed for good. Items: {n, job, attempt, status, answer, error,
@@ -16,9 +14,7 @@
 -- nulls keep what is stored and `messages` lists {kind, call_id, name, content, is_preview}. JSON comes as texts that hold it.
 -- `made` lists the files of the calls, for planq_add_made. Returns rows (n) of those that applied; the caller notifies
 -- whoever waits for these jobs, after the commit.
-CREATE FUNCTION planq_end_jobs(p_items json) RETURNS TABLE (n int) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+CREATE FUNCTION planq_end_jobs(p_items json) RETURNS TABLE (n int) LANGUAGE plpgsql AS $$
 DECLARE
     i record;
     j record;
@@ -106,8 +102,7 @@ END $$;
 
 -- StagesWoken: up to `p_limit` stages of a tenant that wait for their turn at one of `p_models` may be claimed within a second.
 -- Returns how many.
-CREATE FUNCTION planq_wake_awaiting(p_tenant text, p_models text[], p_limit int) RETURNS int LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_wake_awaiting(p_tenant text, p_models text[], p_limit int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
 BEGIN

@@ -1,8 +1,6 @@
 -- Submit: a request becomes a job. planq_submit_jobs is the one place where jobs are made: it writes the job, its plan where
 -- it comes with one, and the first event. Callers, conversations, batches, schedules (schedule.sql) and steps that delegate
 -- (planq_make_children) hand it `planq_new_job`s.
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- Inserts jobs, the plans that come with them, and their first events, set by set; one row for each job. `p_jobs` lists
 -- `planq_new_job`s. `created_at` is null where nothing was inserted: the tenant has used the idempotency key before, be it
@@ -11,9 +9,7 @@
 -- of a conversation that its source is shown. Turns of a conversation, and jobs below them, are given it. All begin at `p_run_at`, null for at once; the time of those that are held does not run.
 CREATE FUNCTION planq_submit_jobs(p_jobs json, p_conversation uuid DEFAULT NULL, p_run_at timestamptz DEFAULT NULL)
 RETURNS TABLE (id uuid, created_at timestamptz, is_gone boolean)
-LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_mergejoin = off
-AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_run_at CONSTANT timestamptz := coalesce(p_run_at, planq_now());

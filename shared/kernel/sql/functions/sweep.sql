@@ -117,7 +117,7 @@ END $$;
 -- skipped, and the job goes on to the stage after its round. The children of all steps end with them. What open calls may
 -- have cost stays held for a while. A plan that is paused, or waits for a paused job, does not expire.
 -- Returns the job's status, null where it did not apply.
-CREATE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS text LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
     v_closed int;
@@ -158,7 +158,7 @@ END $$;
 -- step has failed for good it is skipped instead, unless it has joined. Its time begins anew with the next attempt.
 -- Returns as planq_finish_step does; the caller publishes `ready`.
 CREATE FUNCTION planq_hand_back_step(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS json
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
     s steps%ROWTYPE;

@@ -114,21 +114,21 @@ DECLARE
     v_skipped int[];
 BEGIN
     WITH RECURSIVE doomed (index, by) AS (
-        SELECT d.index, p_index FROM steps f CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
-        JOIN steps d ON d.job_id = p_job AND d.round = p_round AND d.index = u.index
-        WHERE f.job_id = p_job AND f.round = p_round AND f.index = p_index AND d.status = ANY (planq_step_pending())
-          AND p_index = ANY (d.inputs)
+        SELECT p_index, NULL::int
         UNION
-        SELECT d.index, f.index FROM doomed x
-        JOIN steps f ON f.job_id = p_job AND f.round = p_round AND f.index = x.index
-        CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
-        JOIN steps d ON d.job_id = p_job AND d.round = p_round AND d.index = u.index
-        WHERE d.status = ANY (planq_step_pending()) AND f.index = ANY (d.inputs)
+        SELECT d.index, x.index FROM doomed x CROSS JOIN LATERAL (
+            SELECT f.dependents FROM steps f WHERE f.job_id = p_job AND f.round = p_round AND f.index = x.index OFFSET 0
+        ) e
+        CROSS JOIN LATERAL unnest(e.dependents) AS u (index)
+        CROSS JOIN LATERAL (
+            SELECT s.index FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.index = u.index
+              AND s.status = ANY (planq_step_pending()) AND x.index = ANY (s.inputs) OFFSET 0
+        ) d
     ), skipped AS (
         UPDATE steps s SET status = 'skipped', finished_at = planq_clock(), wake_at = NULL,
             error = json_build_object('code', 'skipped', 'message',
                 format('not run: it needs the output of $%s, which has none', x.by), 'details', '{}'::json)
-        FROM (SELECT index, min(by) AS by FROM doomed GROUP BY index) x
+        FROM (SELECT index, min(by) AS by FROM doomed WHERE by IS NOT NULL GROUP BY index) x
         WHERE s.job_id = p_job AND s.round = p_round AND s.index = x.index
         RETURNING s.index
     )

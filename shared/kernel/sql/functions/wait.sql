@@ -305,8 +305,9 @@ CREATE FUNCTION planq_is_held_below(p_job uuid) RETURNS boolean LANGUAGE sql STA
         SELECT c.id, c.paused_at FROM jobs c
         WHERE c.parent_job_id = p_job AND planq_is_unfinished(c.status)
         UNION ALL
-        SELECT c.id, c.paused_at FROM tree t JOIN jobs c ON c.parent_job_id = t.id
-        WHERE planq_is_unfinished(c.status)
+        SELECT c.id, c.paused_at FROM tree t CROSS JOIN LATERAL (
+            SELECT j.id, j.paused_at FROM jobs j WHERE j.parent_job_id = t.id AND planq_is_unfinished(j.status) OFFSET 0
+        ) c
     )
     SELECT EXISTS (SELECT FROM tree WHERE paused_at IS NOT NULL)
 $$;
@@ -321,10 +322,10 @@ CREATE FUNCTION planq_people_seconds(p_jobs uuid[]) RETURNS float8 LANGUAGE sql 
     WITH RECURSIVE tree (id) AS (
         SELECT unnest(p_jobs)
         UNION
-        SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+        SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
     )
     SELECT coalesce(sum(extract(epoch FROM coalesce(e.answered_at, planq_now()) - e.waiting_since)), 0)::float8
-    FROM tree t JOIN elicitations e ON e.job_id = t.id
+    FROM elicitations e WHERE e.job_id = ANY (ARRAY(SELECT t.id FROM tree t))
 $$;
 
 -- The ids of a job and of all jobs above it.
@@ -340,7 +341,7 @@ $$;
 -- Locks the rows of jobs and of all jobs above them in the order of their ids, which is from the outermost down.
 CREATE FUNCTION planq_lock_lineages(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM jobs WHERE id IN (SELECT unnest(planq_lineage(g.id)) FROM unnest(p_jobs) AS g (id))
+    PERFORM FROM jobs WHERE id = ANY (ARRAY(SELECT unnest(planq_lineage(g.id)) FROM unnest(p_jobs) AS g (id)))
     ORDER BY id FOR NO KEY UPDATE;
 END $$;
 

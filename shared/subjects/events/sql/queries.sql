@@ -23,7 +23,7 @@ ORDER BY a.n, e.xid, e.sequence
 WITH RECURSIVE tree (id) AS (
     SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
     UNION ALL
-    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
 )
 SELECT e.xid::text, e.sequence, e.job_id, e.kind, e.data::text AS data, e.created_at
 FROM tree t JOIN events e ON e.job_id = t.id
@@ -37,7 +37,8 @@ ORDER BY e.xid, e.sequence LIMIT %(limit)s
 WITH RECURSIVE tree (id) AS (
     SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
     UNION ALL
-    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id WHERE %(with_children)s
+    SELECT c.id FROM tree t
+    CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id AND %(with_children)s OFFSET 0) c
 )
 SELECT e.xid::text, e.sequence, e.job_id, e.kind, e.data::text AS data, e.created_at
 FROM tree t CROSS JOIN LATERAL (
@@ -61,7 +62,7 @@ WITH RECURSIVE tree (id) AS (
     SELECT DISTINCT m.job_id FROM conversation_messages m
     WHERE m.conversation_id = %(conversation_id)s AND m.tenant_id = %(tenant_id)s AND m.job_id IS NOT NULL
     UNION ALL
-    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
 )
 SELECT e.xid::text, e.sequence, e.job_id, e.kind, e.data::text AS data, e.created_at
 FROM tree t CROSS JOIN LATERAL (
@@ -128,7 +129,8 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS below, pg_snapshot_xmax(
 WITH RECURSIVE tree (id) AS (
     SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
     UNION ALL
-    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id WHERE %(with_children)s
+    SELECT c.id FROM tree t
+    CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id AND %(with_children)s OFFSET 0) c
 )
 SELECT EXISTS (
     SELECT FROM tree t JOIN events e ON e.job_id = t.id

@@ -7,17 +7,13 @@
 --
 -- Nothing is written where work is done: what has happened stands in events and model calls anyway, and is read once, behind
 -- the commits. So no kill of a worker loses a count, and none is counted twice: mark and tallies move in one transaction.
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- Adds up to `p_limit` events, and as many model calls, to the tallies. Returns how many of what there was more it has read:
 -- `p_limit` where there may be more, 0 where somebody else does it just now.
 --
 -- A number of a sequence is drawn before its row is committed, so the calls up to one are all there only once each
 -- transaction has ended that ran when it was drawn. Whoever draws one has locked a job before, and so has a number of its own.
-CREATE FUNCTION planq_tally(p_limit int) RETURNS int LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+CREATE FUNCTION planq_tally(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_drawn bigint;
     v_now pg_snapshot;
@@ -69,9 +65,7 @@ $$;
 -- have begun since: a step has the sum of all its attempts. How
 -- long a stage or a plan took is the time since the event that began it, which is found from the job's last ones.
 CREATE FUNCTION planq_tally_events(p_xid xid8, p_sequence bigint, p_below xid8, p_limit int)
-RETURNS TABLE (xid xid8, sequence bigint, n bigint) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+RETURNS TABLE (xid xid8, sequence bigint, n bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
@@ -176,9 +170,7 @@ END $$;
 
 -- Counts the model calls with ids above `p_after`, up to `p_until`. A model has a label of its own once it has answered, as long as
 -- there are fewer than a hundred: anybody may name models that there are not.
-CREATE FUNCTION planq_tally_calls(p_after bigint, p_until bigint) RETURNS void LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+CREATE FUNCTION planq_tally_calls(p_after bigint, p_until bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_known text[] := ARRAY(SELECT t.labels[1] FROM tallies t WHERE t.name = 'llm_model');
     v_new text[];

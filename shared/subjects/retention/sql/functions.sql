@@ -79,7 +79,7 @@ $$;
 -- Deletes the steps, plans, events and model calls of deleted jobs. A foreign key would read and lock the job for each of these
 -- rows, 17 times for a job of three steps. Whoever inserts one holds its job, or its step and inserts an event: steps are deleted
 -- before events, so that this waits for such a commit, and then sees its event.
-CREATE FUNCTION planq_delete_parts() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_delete_parts() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     v_jobs uuid[] := ARRAY(SELECT id FROM deleted);
 BEGIN

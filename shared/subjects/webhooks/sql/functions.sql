@@ -19,9 +19,7 @@ END $$;
 -- less than 20 kB. Returns how many there are.
 CREATE FUNCTION planq_add_deliveries(
     p_tenant text, p_event text, p_job uuid, p_batch uuid, p_callback text, p_data json
-) RETURNS int LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan
-AS $$
+) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_now CONSTANT timestamptz := planq_clock();
     v_wanted CONSTANT text[] := ARRAY[p_event, split_part(p_event, '.', 1) || '.*'];

@@ -14,15 +14,13 @@
 -- Lock order: the rows of batches, by their ids, then jobs as everywhere, then lines. A line is changed by nobody who does
 -- not hold its batch, so lines need no locks of their own. No transition that holds a job asks for a batch: what has ended
 -- is settled in a commit of its own (ends.sql).
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- LinesAdmitted: makes jobs with the ids `p_ids`, as many as there is room for; one sweeper acts at a time. The queue time of
 -- a job runs from now on. What a line may use up is held of its batch's budget. Returns the jobs that are to be woken.
 CREATE FUNCTION planq_admit_lines(p_ids uuid[]) RETURNS TABLE (
     job_id uuid, priority text, agent_name text, tenant_id text
 )
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_running planq_running[];
@@ -71,8 +69,7 @@ END $$;
 -- Chooses up to `p_room` lines that wait, and holds their batches; one that somebody else holds takes its turn later. The
 -- tenant that has the fewest lines among the jobs comes first, of a tenant the batch, of a batch the first line. With a
 -- canary only so many are admitted until somebody has looked at them.
-CREATE FUNCTION planq_choose_lines(p_running planq_running[], p_room int) RETURNS planq_line[] LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_choose_lines(p_running planq_running[], p_room int) RETURNS planq_line[] LANGUAGE plpgsql AS $$
 DECLARE
     v_batches uuid[];
     v_lines planq_line[];
@@ -130,8 +127,7 @@ END $$;
 
 -- LinesSettled: the ends of these jobs end their lines, and batches with their last ones; one sweeper acts at a time. Returns
 -- {applied}: nobody is to be woken. A job that was resumed ends its line anew; one whose line is tried again by another job ends none.
-CREATE FUNCTION planq_settle_lines(p_jobs uuid[]) RETURNS json LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_settle_lines(p_jobs uuid[]) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_jobs uuid[];
 BEGIN
@@ -161,8 +157,7 @@ $$;
 -- LinesLost: fails the admitted lines of batches in progress whose jobs somebody has deleted, up to `p_most` of them, with
 -- `p_error`; one sweeper acts at a time. What they hold of the budget is free again, for what they used of it nobody knows.
 -- Returns how many these are.
-CREATE FUNCTION planq_fail_lost_lines(p_most int, p_error json) RETURNS int LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_fail_lost_lines(p_most int, p_error json) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_batches uuid[];
     v_lines int;
@@ -200,8 +195,7 @@ BEGIN
 END $$;
 
 -- Ends the lines of jobs that have ended, and the batches of which these were the last ones. The caller holds the batches.
-CREATE FUNCTION planq_end_lines(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_end_lines(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_ends CONSTANT planq_line_end[] := ARRAY(SELECT e FROM planq_line_ends(p_jobs) e);
     v_batches uuid[];
@@ -232,18 +226,9 @@ BEGIN
 END $$;
 
 -- What jobs that have ended make of their lines, each with what its job and all below it have used. The caller holds the batches.
-CREATE FUNCTION planq_line_ends(p_jobs uuid[]) RETURNS SETOF planq_line_end LANGUAGE plpgsql STABLE
-SET enable_seqscan = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_line_ends(p_jobs uuid[]) RETURNS SETOF planq_line_end LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY
-    WITH RECURSIVE tree (root, id) AS (
-        SELECT g.id, g.id FROM unnest(p_jobs) AS g (id)
-        UNION ALL
-        SELECT t.root, c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
-    ), used AS (
-        SELECT t.root, sum(j.cost_usd) AS usd, sum(j.input_tokens)::bigint AS input, sum(j.output_tokens)::bigint AS output
-        FROM tree t JOIN jobs j ON j.id = t.id GROUP BY t.root
-    )
     SELECT l.batch_id, l.line, l.status::text, planq_outcome(l.status, l.error),
         j.status::text, planq_outcome(j.status, o.error), o.error, j.finished_at,
         (SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL)
@@ -252,7 +237,15 @@ BEGIN
         u.usd, u.input, u.output
     FROM unnest(p_jobs) AS g (id) JOIN jobs j ON j.id = g.id
     JOIN batch_lines l ON l.batch_id = j.batch_id AND l.line = j.batch_line AND l.job_id = j.id
-    JOIN used u ON u.root = j.id
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE tree (id) AS (
+            SELECT j.id
+            UNION ALL
+            SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT b.id FROM jobs b WHERE b.parent_job_id = t.id OFFSET 0) c
+        )
+        SELECT sum(b.cost_usd) AS usd, sum(b.input_tokens)::bigint AS input, sum(b.output_tokens)::bigint AS output
+        FROM jobs b WHERE b.id = ANY (ARRAY(SELECT t.id FROM tree t))
+    ) u
     CROSS JOIN LATERAL (
         SELECT coalesce(j.error, CASE WHEN j.status = 'completed' AND j.respond = 'output' AND coalesce(j.answer, j.preview) ~ '^\{\s*"success"\s*:\s*false'
             THEN planq_no_success(j.id) END) AS error
@@ -261,7 +254,7 @@ END $$;
 
 -- The error of a line whose job answers `success: false` as its last step did: that of a plan of agents that did not succeed.
 -- Null where another tool says so.
-CREATE FUNCTION planq_no_success(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_no_success(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     s record;
 BEGIN
@@ -292,8 +285,7 @@ END $$;
 -- Ends a part of one cancelled batch: the jobs of up to `p_most` lines and, once there are none, ten times as many lines
 -- that have become no jobs; then the batch. Of `p_batch`, or of any; one that somebody else is at is passed over. What has ended by
 -- itself stays as it is. Returns {applied, ended: [ids of jobs]}; not applied where nothing is left to do.
-CREATE FUNCTION planq_cancel_lines(p_batch uuid, p_most int) RETURNS json LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_cancel_lines(p_batch uuid, p_most int) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_batch uuid;
     v_jobs uuid[];

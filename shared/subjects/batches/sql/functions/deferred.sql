@@ -13,8 +13,7 @@
 -- belongs to a provider's batch, and that batch is looked for at the provider before it is sent a second time.
 
 -- What is known of the call of a job, {status, model, result}; null for a batch without a discount.
-CREATE FUNCTION planq_deferral(p_job uuid, p_batch uuid, p_resumes int) RETURNS json LANGUAGE plpgsql STABLE
-SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_deferral(p_job uuid, p_batch uuid, p_resumes int) RETURNS json LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (
         SELECT json_build_object('status', d.status, 'model', d.model, 'result', d.result)
@@ -25,8 +24,7 @@ END $$;
 
 -- CallDeferred: the stage waits for the result of its call: `p_call` is {model, scope, body}, null where it is stored. The
 -- job's time stands still meanwhile, for `p_seconds` at least. Returns whether it applied.
-CREATE FUNCTION planq_defer_call(p_job uuid, p_attempt int, p_call json, p_seconds float8) RETURNS boolean LANGUAGE plpgsql
-SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_defer_call(p_job uuid, p_attempt int, p_call json, p_seconds float8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j record;
 BEGIN
@@ -55,7 +53,7 @@ BEGIN
 END $$;
 
 -- Lets those of `p_jobs` go on that wait and have a result, with the time that they had left. The caller holds the jobs.
-CREATE FUNCTION planq_wake_deferred(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_wake_deferred(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE jobs j SET run_at = planq_now(), wake_at = planq_now(), wakes = 0,
         expires_at = planq_now() + make_interval(secs => greatest(d.seconds_left, 60))
@@ -71,7 +69,7 @@ CREATE FUNCTION planq_take_provider_batch(
 ) RETURNS TABLE (
     id uuid, tenant_id text, model text, scope text, status text, provider_id text, handle text, lines int, tries int,
     created_at timestamptz, is_cancelled boolean, has_jobs boolean
-) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_id uuid;
@@ -95,7 +93,7 @@ END $$;
 -- Makes calls that wait into a provider's batch with the id `p_id`: up to `p_most` of one batch, model and scope, or as many
 -- as have `p_most_bytes`. They wait for others for `p_seconds`. Returns whether there were any; one worker acts at a time.
 CREATE FUNCTION planq_form_provider_batch(p_id uuid, p_seconds float8, p_most int, p_most_bytes bigint) RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     g record;
     v_jobs uuid[];
@@ -130,7 +128,7 @@ END $$;
 -- `p_worker` held it.
 CREATE FUNCTION planq_keep_provider_batch(
     p_id uuid, p_worker uuid, p_provider_id text, p_handle text, p_is_cancelled boolean, p_error text, p_seconds float8
-) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
+) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE provider_batches SET
         status = CASE WHEN p_provider_id IS NULL THEN status ELSE 'submitted' END,
@@ -151,7 +149,7 @@ END $$;
 -- `p_worker` held it.
 CREATE FUNCTION planq_settle_calls(
     p_id uuid, p_worker uuid, p_results json, p_rest text, p_rest_result text
-) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
+) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_jobs uuid[];
 BEGIN
@@ -176,7 +174,7 @@ END $$;
 
 -- ResultsForgotten: removes the results of up to `p_most` calls whose jobs have ended: what is kept of a reply is the record of its
 -- call. Returns how many.
-CREATE FUNCTION planq_forget_results(p_most int) RETURNS int LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION planq_forget_results(p_most int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
 BEGIN

@@ -9,8 +9,6 @@
 --
 -- Whoever stores lines holds the batch by `held_by` until `held_until`; what comes later than that is refused as soon as
 -- another process holds it.
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- Stores a batch without lines; `p_batch` has its columns, JSON as texts. Returns it with `is_new`, or the earlier one of
 -- the same idempotency key with its request's hash. An upload that was given up makes way for its repetition.
@@ -83,8 +81,7 @@ $$;
 CREATE FUNCTION planq_store_checked(
     p_tenant text, p_batch uuid, p_holder uuid, p_lines json, p_estimate text, p_seconds float8
 )
-RETURNS boolean LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_nestloop = off AS $$
+RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_looked int;
     v_valid int;
@@ -106,7 +103,11 @@ BEGIN
             'message', format('line %s has the same custom_id; expected another one in each line', g.first_line),
             'details', json_build_object('custom_id', g.custom_id, 'line', g.first_line))::text END AS error,
             CASE WHEN g.first_line IS NULL THEN g.custom_id END AS custom_id,
-            g.body, g.parts, g.reserved_usd, g.reserved_tokens
+            g.body, g.parts, g.reserved_usd, g.reserved_tokens,
+            -- Each line is looked up by itself: before there are statistics, a batch is taken for a few lines, and all
+            -- that are given are compared with each of them. Nobody moves a line of a batch that is held.
+            (SELECT b.ctid FROM batch_lines b WHERE b.batch_id = p_batch AND b.line = g.line
+                AND b.tenant_id = p_tenant AND b.status = 'received') AS place
         FROM given g
     ), stored AS (
         UPDATE batch_lines b SET
@@ -116,10 +117,7 @@ BEGIN
             parts = CASE WHEN j.error IS NULL THEN j.parts::jsonb END,
             reserved_usd = CASE WHEN j.error IS NULL THEN j.reserved_usd ELSE 0 END,
             reserved_tokens = CASE WHEN j.error IS NULL THEN j.reserved_tokens ELSE 0 END
-        FROM judged j
-        WHERE b.batch_id = p_batch AND b.tenant_id = p_tenant AND b.line = j.line AND b.status = 'received'
-          -- These lines alone: before there are statistics, a batch is taken for a few lines and read as a whole.
-          AND b.line BETWEEN (SELECT min(line) FROM given) AND (SELECT max(line) FROM given)
+        FROM judged j WHERE b.ctid = j.place AND b.tenant_id = p_tenant
         RETURNING b.tenant_id, b.status, b.parts
     ), referred AS MATERIALIZED (
         SELECT planq_touch_payload(s.tenant_id, decode(part->>'sha256', 'hex'))

@@ -9,14 +9,11 @@
 -- Lock order: rows of conversations, by their ids where they are several, then jobs as everywhere, then rows of messages, then
 -- schedules. No transition that holds a job asks for a conversation, so a turn is settled in a commit of its own (ends.sql).
 -- The rows of a turn share its number `turn`; those of a message whose job is held, or that waits to be taken in, have none.
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- TurnEnded: writes down what a turn came to that has ended, once: the calls of its tools, the outbound message, and what it
 -- used. Then the conversation's next turn begins, unless another one is active. Returns {applied, next: the job to be
 -- woken, agent: that job's}; not applied where the job is no turn, has not ended, or was settled before.
-CREATE FUNCTION planq_settle_turn(p_job uuid) RETURNS json LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_settle_turn(p_job uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     c conversations;
     j jobs;
@@ -82,15 +79,16 @@ END $$;
 -- What a turn has used with all jobs below it, as far as no earlier outbound message of it says so: it may have been resumed. The
 -- caller holds the conversation, and has marked the job as settled.
 CREATE FUNCTION planq_turn_usage(p_job uuid, p_conversation uuid) RETURNS TABLE (input bigint, output bigint, cost numeric)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY
     WITH RECURSIVE tree (id) AS (
         SELECT p_job
         UNION
-        SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+        SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
     ), used AS (
-        SELECT j.input_tokens AS i, j.output_tokens AS o, j.cost_usd AS c FROM tree t JOIN jobs j ON j.id = t.id
+        SELECT j.input_tokens AS i, j.output_tokens AS o, j.cost_usd AS c
+        FROM jobs j WHERE j.id = ANY (ARRAY(SELECT t.id FROM tree t))
         UNION ALL
         SELECT -(m.metadata->>'input_tokens')::bigint, -(m.metadata->>'output_tokens')::bigint,
                -(m.metadata->>'cost_usd')::numeric

@@ -10,8 +10,6 @@
 --   planq_miss_question     notes one that fits nothing of that; after a second one the question is put again
 --
 -- conversation.sql says in which order rows are locked.
---
--- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- MessageReceived, many times: `p_arrivals` lists {message, job}, each as planq_receive_message takes them, ordered by
 -- conversation. Returns what that returns, in the same order.
@@ -31,8 +29,7 @@ END $$;
 
 -- Locks what messages of several conversations may move, before any of them does: else a conversation's row and its turns
 -- would be locked after the turns of another one, against the order in which turns end.
-CREATE FUNCTION planq_lock_conversations(p_arrivals json) RETURNS void LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION planq_lock_conversations(p_arrivals json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_ids uuid[];
 BEGIN
@@ -52,9 +49,7 @@ END $$;
 -- later: {id, agent, seconds} of one that waits for further messages, policy, missed}; `rejected` and `closed` have stored nothing,
 -- and neither have `asking`: a person is asked, which this may answer, `agent`: the job is to be made for another one
 -- (planq_other_agent), and `unread` (planq_unread_parts). `missed` is the open question of the active turn behind which the message waits.
-CREATE FUNCTION planq_receive_message(m planq_message, p_job json) RETURNS json LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
+CREATE FUNCTION planq_receive_message(m planq_message, p_job json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_at uuid := planq_named_conversation(m);
     v_received json := planq_known_message(m, v_at);
