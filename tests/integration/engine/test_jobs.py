@@ -221,7 +221,7 @@ def test_a_plan_with_a_lone_surrogate_is_refused(play: Play, text: str) -> None:
 def test_arguments_that_are_too_large_to_show_are_shown_as_planned(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planq.shared.kernel.store.codec.MAX_SIZE", 400)
+    monkeypatch.setattr("planq.shared.agentic.references.resolution.MAX_SIZE", 400)
     model = ScriptedModel.planning(("say", {"text": "x" * 300}), *[("say", {"text": "$0.output.said"})] * 2)
     _, steps, _ = play(default, model, TOOLS)
     assert statuses(steps) == ["succeeded"] * 3

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from planq.worker.batches.duty import HOLD, ProviderBatchDuty
+from planq.worker.batches import HOLD, ProviderBatchDuty
 
 from planq.api import app as api
 from planq.api.access.limits import RateLimits
