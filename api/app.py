@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter, FastAPI
+from planq.api.page_routers import PAGE_ROUTERS
 from starlette.routing import Route
 
 from planq.api.access.guard import Guard, GuardMiddleware
@@ -81,9 +82,9 @@ from planq.api.operations.routes import overview_routes
 from planq.api.operations.search import search_routes
 from planq.api.page.route import refusal_page
 from planq.api.page.visits import visit_routes
-from planq.api.questions.answering import ElicitationAnswers
+from planq.api.questions.answering import QuestionAnswers
 from planq.api.questions.page import inbox_routes
-from planq.api.questions.routes import elicitation_routes
+from planq.api.questions.routes import question_routes
 from planq.api.schedules.page import operation_page_routes
 from planq.api.schedules.routes import schedule_routes
 from planq.api.streams.followers import Streams
@@ -120,7 +121,7 @@ from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.metrics.store import TallyStore
 from planq.shared.subjects.payloads.objects import open_objects
 from planq.shared.subjects.payloads.store import PayloadStore
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.schedules.store import Schedules
 from planq.shared.subjects.selects import text_of  # noqa: F401  (so that no request waits for SQLAlchemy's import)
 from planq.shared.subjects.streams.followers import StreamStore
@@ -151,7 +152,7 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "agents": frozenset({"put", "retire"}),
     "skills": frozenset({"put", "retire"}),
     "schedules": frozenset({"delete"}),
-    "elicitations": frozenset({"answer"}),
+    "questions": frozenset({"answer"}),
     "conversations": frozenset({"erase", "receive", "settle"}),
     "batch_control": frozenset({"cancel", "pause", "resume", "retry"}),
     "batches": methods(BatchStore) - {"errors", "get", "intake", "is_due", "page", "received"},
@@ -202,7 +203,7 @@ def create_api(settings: Settings) -> FastAPI:
     # Each request looks through the routers in this order; behind nine others, a message paid a tenth of its cost.
     for router in (
         *(job_routes, message_routes),
-        *(output_routes, control_routes, elicitation_routes, agent_routes),
+        *(output_routes, control_routes, question_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
         *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, search_routes, action_routes),
@@ -252,7 +253,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     ongoing = OngoingRequests(known_keys.look, ended_sessions.among, sessions.last_end)
     agents = failpoints.around("agents", DocumentStore(database, "agent"))
     skills = failpoints.around("skills", DocumentStore(database, "skill"))
-    elicitations = failpoints.around("elicitations", ElicitationStore(database))
+    questions = failpoints.around("questions", QuestionStore(database))
     conversations = failpoints.around("conversations", ConversationStore(database))
     batches = failpoints.around("batches", BatchStore(database, new_id()))
     batch_arrived = asyncio.Event()
@@ -265,12 +266,12 @@ def _compose(settings: Settings, database: Database) -> Services:
     unfinished = UnfinishedJobs(requests.unfinished)
     submissions = Submissions(builder, tenants, requests, publisher, waiters, limits, unfinished)
     messages = Messages(conversations, assignments, publisher, timers, waiters, endings, parts)
-    answers = ElicitationAnswers(settings, elicitations, requests, catalogue, payloads)
-    receiver = ChannelReceiver(settings, tenants, messages, elicitations, answers, publisher)
+    answers = QuestionAnswers(settings, questions, requests, catalogue, payloads)
+    receiver = ChannelReceiver(settings, tenants, messages, questions, answers, publisher)
     subjects = (
         TurnSubmissions(submissions, messages),
         messages,
-        MessageReplies(settings, conversations, requests, elicitations, publisher, waits),
+        MessageReplies(settings, conversations, requests, questions, publisher, waits),
         answers,
         receiver,
         BatchUploads(tenants, batches, batch_arrived),
@@ -304,7 +305,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         agents=agents,
         skills=skills,
         schedules=failpoints.around("schedules", Schedules(database)),
-        elicitations=elicitations,
+        questions=questions,
         conversations=conversations,
         batches=batches,
         batch_control=failpoints.around("batch_control", BatchControl(database)),

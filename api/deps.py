@@ -49,7 +49,7 @@ from planq.shared.subjects.insights.store import InsightStore
 from planq.shared.subjects.jobs.overview import JobOverview
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.payloads.store import PayloadStore
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.schedules.store import Schedules
 from planq.shared.subjects.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
 from planq.shared.subjects.tenants.directory import TenantDirectory, TenantStore
@@ -94,7 +94,7 @@ class Services:
     agents: DocumentStore
     skills: DocumentStore
     schedules: Schedules
-    elicitations: ElicitationStore
+    questions: QuestionStore
     conversations: ConversationStore
     batches: BatchStore
     batch_control: BatchControl

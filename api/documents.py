@@ -329,7 +329,7 @@ def schedule_document(row: Row) -> _Document:
     return {**row, **times, **ids}
 
 
-def elicitation_document(row: Row) -> _Document:
+def question_document(row: Row) -> _Document:
     copied = (
         "round",
         "step_index",

@@ -44,8 +44,6 @@ _NAMES = {
     "get_channels": "list_channels",
     "get_conversations": "list_conversations",
     "get_deliveries": "list_deliveries",
-    "get_elicitations": "list_elicitations",
-    "get_elicitations_of_job": "list_elicitations_of_job",
     "get_endpoints": "list_endpoints",
     "get_insights": "list_insights",
     "get_jobs": "list_jobs",
@@ -53,6 +51,9 @@ _NAMES = {
     "get_messages": "list_messages",
     "get_messages_of_job": "list_messages_of_job",
     "get_plans": "list_plans",
+    "get_question": "get_elicitation",
+    "get_questions": "list_elicitations",
+    "get_questions_of_job": "list_elicitations_of_job",
     "get_schedules": "list_schedules",
     "get_steps": "list_steps",
     "get_tasks": "list_tasks",
@@ -80,6 +81,14 @@ _NAMES = {
 }
 """Operations that are not called as their function here is."""
 
+_SCHEMAS = {
+    "QuestionDocument": "ElicitationDocument",
+    "QuestionKind": "ElicitationKind",
+    "QuestionPage": "ElicitationPage",
+    "QuestionStatus": "ElicitationStatus",
+}
+"""Schemas that are not called as their class here is: the description has MCP's word for a question."""
+
 
 def _build(app: FastAPI, *, with_keys: bool) -> dict[str, Any]:
     document: dict[str, Any] = get_openapi(
@@ -96,7 +105,20 @@ def _build(app: FastAPI, *, with_keys: bool) -> dict[str, Any]:
         document["security"] = [{"key": []}]
         for path in OPEN_PATHS & document["paths"].keys():
             document["paths"][path]["get"]["security"] = []
-    return document
+    named: dict[str, Any] = _with_schema_names(document)
+    return named
+
+
+def _with_schema_names(part: Any) -> Any:
+    """Return a part of the document with the names of `_SCHEMAS`: as keys, as titles and in references."""
+    if isinstance(part, dict):
+        return {_SCHEMAS.get(name, name): _with_schema_names(one) for name, one in part.items()}
+    if isinstance(part, list):
+        return [_with_schema_names(one) for one in part]
+    if not isinstance(part, str):
+        return part
+    path, slash, name = part.rpartition("/")
+    return path + slash + _SCHEMAS.get(name, name)
 
 
 def _bound_limits(document: dict[str, Any], limits: Limits) -> None:

@@ -25,11 +25,11 @@ from planq.shared.kernel.budget import LIMITS, read_budget
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import (
     AskedOf,
-    ElicitationKind,
-    ElicitationStatus,
     JobStatus,
     Outcome,
     Priority,
+    QuestionKind,
+    QuestionStatus,
     Recovery,
     Respond,
     StepKind,
@@ -496,7 +496,7 @@ class RoundDocument(Answer):
     steps: list[int] = Field(description="The indices of its steps.")
 
 
-class ElicitationDocument(Answer):
+class QuestionDocument(Answer):
     """A question to a person, and its answer once there is one."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -507,11 +507,11 @@ class ElicitationDocument(Answer):
     round: int
     step_index: int
     attempt: int
-    kind: ElicitationKind = Field(
+    kind: QuestionKind = Field(
         description="Data (`form`), whether a tool may be called (`approval`), whether a call that was cut off took "
         "effect (`outcome`), or something to be done elsewhere (`url`)."
     )
-    status: ElicitationStatus
+    status: QuestionStatus
     message: str
     schema_: dict[str, Any] | None = Field(alias="schema", description="What an accepted content has to satisfy.")
     url: str | None = Field(description="Where the person has to go.")
@@ -530,7 +530,7 @@ class ElicitationDocument(Answer):
     due_at: Time | None = Field(description="Until when it waits; null where it is closed or its job paused.")
 
 
-class ElicitationPage(PageDocument[ElicitationDocument]):
+class QuestionPage(PageDocument[QuestionDocument]):
     """Questions, newest first; `next_cursor` is null on the last page."""
 
 
@@ -540,7 +540,7 @@ class OpenQuestion(Answer):
     id: Id
     job_id: Id = Field(description="The job whose step asks.")
     step_index: int
-    kind: ElicitationKind
+    kind: QuestionKind
     message: str
 
 

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from planq.api.access.callers import Caller
 from planq.api.http.exchange import HttpRefusal
 from planq.api.intake.messages import Messages, checked_message
-from planq.api.questions.answering import ElicitationAnswers, is_closed
+from planq.api.questions.answering import QuestionAnswers, is_closed
 from planq.api.schemas import AnswerRequest
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.kernel.states import QuestionStatus
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import NotFound, SecretInChat
 from planq.shared.platform.values.defects import body_refused, defects_of_fields
@@ -21,7 +21,7 @@ from planq.shared.settings.settings import Settings
 from planq.shared.subjects.conversations.inbound import CanonicalMessage
 from planq.shared.subjects.conversations.store import InboundResult
 from planq.shared.subjects.questions.answering import checked_action
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.tenants.config import Tenant
 from planq.shared.subjects.tenants.directory import TenantDirectory
 from planq.shared.subjects.tenants.keys import KeyScope
@@ -56,8 +56,8 @@ class ChannelReceiver:
     settings: Settings
     tenants: TenantDirectory
     messages: Messages
-    elicitations: ElicitationStore
-    answers: ElicitationAnswers
+    questions: QuestionStore
+    answers: QuestionAnswers
     publisher: CeleryPublisher
 
     async def post_of(self, tenant_id: str, channel: str) -> Post:
@@ -88,19 +88,19 @@ class ChannelReceiver:
     async def answer(self, post: Post, question: Row, request: AnswerRequest) -> None:
         """Answer a question for the person whom the request names (`by`).
 
-        Raises as `ElicitationAnswers.answer` does, and `Conflict` where somebody was quicker or a chat would keep the
+        Raises as `QuestionAnswers.answer` does, and `Conflict` where somebody was quicker or a chat would keep the
         secret that is asked for.
         """
-        if question["is_secret"] and checked_action(request.action) is ElicitationStatus.ACCEPTED:
+        if question["is_secret"] and checked_action(request.action) is QuestionStatus.ACCEPTED:
             raise SecretInChat(NOT_IN_A_CHAT)
         asked = await self.answers.answer(question, request, post.caller)
         if not asked.applied:
-            raise is_closed(await self.elicitations.get(post.tenant.id, question["id"]))
+            raise is_closed(await self.questions.get(post.tenant.id, question["id"]))
         self.publisher.publish_soon(asked.wakes)
 
     async def question_of(self, post: Post, question_id: Any) -> Row:
         """Return a question of the channel's conversations; raises `NotFound` for any other."""
-        row = await self.elicitations.get(post.tenant.id, question_id)
+        row = await self.questions.get(post.tenant.id, question_id)
         if not row["in_message_flow"]:
             raise NotFound(f"there is no elicitation {question_id}")
         return row

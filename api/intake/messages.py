@@ -24,7 +24,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.documents import elicitation_document
+from planq.api.documents import question_document
 from planq.api.http import bounds
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
 from planq.api.http.ids import conversation_id_of
@@ -34,14 +34,14 @@ from planq.api.intake.parts import PartIntake
 from planq.api.intake.submission import check_key, check_object, trace_id
 from planq.api.intake.turn_agents import AGENT_HEADER, named_agent, received_for_agent
 from planq.api.intake.waits import EndAnnouncer, JobWaits, client_closed_response
-from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
+from planq.api.schemas import MAX_METADATA_BYTES, Answer, Id, QuestionDocument
 from planq.api.streams.waiting import Waiters
 from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus
 from planq.shared.agentic.turns.wording import injection_kinds
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import Addressee
-from planq.shared.kernel.states import AskedOf, ElicitationKind, JobStatus, StepStatus
+from planq.shared.kernel.states import AskedOf, JobStatus, QuestionKind, StepStatus
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform import errors
 from planq.shared.platform.database import Row, shown_time
@@ -55,7 +55,7 @@ from planq.shared.subjects.conversations.store import Arrival, ConversationStore
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.jobs.views import JobView
 from planq.shared.subjects.questions.answering import ACTIONS
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.tenants.config import Tenant
 
 _LIMITED_SECONDS = 30
@@ -140,7 +140,7 @@ class PendingAnswer(Answer):
     job_id: Id
     conversation_id: Id
     message: str
-    elicitation: ElicitationDocument | None = Field(
+    elicitation: QuestionDocument | None = Field(
         None, description="What a person is asked first; there where `status` is `input_required`."
     )
     behind_job_id: Id | None = Field(
@@ -268,7 +268,7 @@ class MessageReplies:
     settings: Settings
     conversations: ConversationStore
     requests: RequestStore
-    elicitations: ElicitationStore
+    questions: QuestionStore
     publisher: CeleryPublisher
     waits: JobWaits
 
@@ -400,17 +400,17 @@ class MessageReplies:
                 answer["retry_at"] = retry_at
         if (found := await self._question(tenant_id, view)) is not None:
             question, turn = found
-            row = await self.elicitations.get(tenant_id, question)
+            row = await self.questions.get(tenant_id, question)
             is_theirs = Addressee(AskedOf(row["asked_of"]), tuple(row["asked_ids"] or ())).includes(
                 view.row["user_id"]
             )
-            asked = {"status": "input_required", "elicitation": elicitation_document(row)}
+            asked = {"status": "input_required", "elicitation": question_document(row)}
             if turn == job_id:
                 answer |= {**asked, "message": _ASKS if is_theirs else _ASKS_OTHERS}
             elif is_theirs:
                 answer |= {**asked, "message": _WAITS, "behind_job_id": str(turn)}
             else:
-                message = _WAITS_FOR_APPROVAL if row["kind"] == ElicitationKind.APPROVAL else _WAITS_FOR_ANSWER
+                message = _WAITS_FOR_APPROVAL if row["kind"] == QuestionKind.APPROVAL else _WAITS_FOR_ANSWER
                 answer |= {"message": message, "behind_job_id": str(turn)}
         return JsonResponse(answer, status_code=202, headers=_location(job_id))
 

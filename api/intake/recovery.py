@@ -33,9 +33,9 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.retry import is_in_doubt
 from planq.shared.kernel.states import (
     Effect,
-    ElicitationKind,
     JobStatus,
     Priority,
+    QuestionKind,
     Respond,
     Settlement,
     StepStatus,
@@ -262,7 +262,7 @@ async def verdict_of(
     Raises `Conflict` when the step asks nothing (any more), `InvalidRequest` with every defect of `output`, and
     `TooLarge`.
     """
-    if step["asks"] != ElicitationKind.OUTCOME:
+    if step["asks"] != QuestionKind.OUTCOME:
         raise asks_nothing(job, step["index"], StepStatus(step["status"]))
     outcome = Settlement(request.outcome)
     if outcome is Settlement.HAPPENED:

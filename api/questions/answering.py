@@ -8,8 +8,8 @@ from typing import Any
 from planq.api.access.callers import Caller, answered_by
 from planq.api.intake.recovery import verdict_of
 from planq.api.schemas import AnswerRequest, SettleRequest
-from planq.shared.kernel.questions import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
+from planq.shared.kernel.questions import OUTCOME_SCHEMA, QuestionAnswer, after_answer
+from planq.shared.kernel.states import QuestionKind, QuestionStatus, Settlement, StepKind
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
@@ -18,7 +18,7 @@ from planq.shared.settings.settings import Settings
 from planq.shared.subjects.jobs.store import AnsweredBy, ControlResult, RequestStore, Verdict
 from planq.shared.subjects.payloads.store import PayloadStore
 from planq.shared.subjects.questions.answering import checked_action, content_defects
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.tenants.secrecy import parted
 from planq.shared.subjects.tenants.secrets import sealed_answer
 from planq.shared.subjects.tools.catalogue import Catalogue
@@ -28,11 +28,11 @@ MAX_CONTENT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ElicitationAnswers:
+class QuestionAnswers:
     """Takes the answers of people to questions."""
 
     settings: Settings
-    elicitations: ElicitationStore
+    questions: QuestionStore
     requests: RequestStore
     catalogue: Catalogue
     payloads: PayloadStore
@@ -43,32 +43,32 @@ class ElicitationAnswers:
         Raises `Conflict` where it is closed, `NotAsked` where it is asked of others, `InvalidRequest` for an action
         that is none, or with every defect of the content, and `TooLarge`.
         """
-        if row["status"] != ElicitationStatus.OPEN:
+        if row["status"] != QuestionStatus.OPEN:
             raise is_closed(row)
         status = checked_action(request.action)
         by = answered_by(who, request.by, request.channel, request.reason)
-        if row["kind"] == ElicitationKind.OUTCOME:
+        if row["kind"] == QuestionKind.OUTCOME:
             return await self._settle(row, status, request, by)
         content = None
-        if status is ElicitationStatus.ACCEPTED:
+        if status is QuestionStatus.ACCEPTED:
             content = await off_loop(_content, row["schema"], request.content, row["is_secret"])
         secret = None
         if row["is_secret"] and content is not None:
             content, fields = parted(row["schema"], content)
             secret = sealed_answer(row["tenant_id"], row["id"], fields, self.settings.master_keys)
-        answer = ElicitationAnswer(ElicitationKind(row["kind"]), status, content, request.reason)
+        answer = QuestionAnswer(QuestionKind(row["kind"]), status, content, request.reason)
         after = after_answer(answer, StepKind(row["step_kind"]))
-        return await self.elicitations.answer(row["tenant_id"], row["id"], answer, after, by, secret)
+        return await self.questions.answer(row["tenant_id"], row["id"], answer, after, by, secret)
 
     async def _settle(
-        self, row: Row, status: ElicitationStatus, request: AnswerRequest, by: AnsweredBy
+        self, row: Row, status: QuestionStatus, request: AnswerRequest, by: AnsweredBy
     ) -> ControlResult:
         """Answer what became of a call; whoever does not accept the question does not know."""
         tenant_id = row["tenant_id"]
         verdict = Verdict(
             Settlement.UNKNOWN, error=ErrorRecord.of(OutcomeUnknown("nobody knows whether it took effect"))
         )
-        if status is ElicitationStatus.ACCEPTED:
+        if status is QuestionStatus.ACCEPTED:
             given = {} if request.content is None else request.content
             if defects := content_defects(OUTCOME_SCHEMA, given):
                 message = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)

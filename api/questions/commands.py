@@ -32,7 +32,7 @@ def inbox(
 
 
 def answer(
-    elicitation_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `planq inbox` shows.")],
+    question_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `planq inbox` shows.")],
     content: Annotated[
         str | None, typer.Option(metavar="JSON|@FILE", help="The answers by name; else they are asked for here.")
     ] = None,
@@ -60,10 +60,10 @@ def answer(
         with connect(url, api_key) as client:
             if body["action"] == "accept":
                 if content is None:
-                    body["content"] = content_asked_for(client.ask("GET", "elicitations", elicitation_id))
+                    body["content"] = content_asked_for(client.ask("GET", "elicitations", question_id))
                 else:
                     body["content"] = json_or_file(content, "the content")
-            answered = client.ask("POST", "elicitations", elicitation_id, body=body)
+            answered = client.ask("POST", "elicitations", question_id, body=body)
     if as_json:
         print_json(answered)
     else:

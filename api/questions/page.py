@@ -11,9 +11,9 @@ from planq.api.http.pages import CursorQuery
 from planq.api.page.fields import fields_in
 from planq.api.page.rendering import page
 from planq.api.page.route import page_router, values_of
-from planq.api.questions.routes import get_elicitations
+from planq.api.questions.routes import get_questions
 from planq.api.schemas import MAX_PAGE
-from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.kernel.states import QuestionStatus
 
 inbox_routes = page_router()
 
@@ -22,9 +22,7 @@ inbox_routes = page_router()
 async def show_inbox(request: Request, services: Use, who: Who, cursor: CursorQuery = None) -> Response:
     """Show the open questions, a page of them."""
     listed = values_of(
-        await get_elicitations(
-            services, who, status=ElicitationStatus.OPEN, order="oldest", limit=MAX_PAGE, cursor=cursor
-        )
+        await get_questions(services, who, status=QuestionStatus.OPEN, order="oldest", limit=MAX_PAGE, cursor=cursor)
     )
     questions = [{**one, "fields": fields_in(one["schema"], is_secret=one["is_secret"])} for one in listed["items"]]
     return page(request, "inbox.html", questions=questions, following=listed["next_cursor"], is_first=cursor is None)

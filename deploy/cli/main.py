@@ -24,7 +24,7 @@ from planq.api.costs import commands as costs
 from planq.api.insights import commands as insights
 from planq.api.jobs.commands import artifacts, control, loops, status, submit
 from planq.api.jobs.commands import watch as events
-from planq.api.questions import commands as elicitations
+from planq.api.questions import commands as questions
 from planq.api.schedules import commands as schedules
 from planq.api.tools import commands as catalogue
 from planq.api.webhooks import commands as webhooks
@@ -81,8 +81,8 @@ COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
         },
     ),
     "act": actions.act,
-    "inbox": elicitations.inbox,
-    "answer": elicitations.answer,
+    "inbox": questions.inbox,
+    "answer": questions.answer,
     "insights": (
         "What earlier jobs have taught: list, pin, retire, report.",
         {

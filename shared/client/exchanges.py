@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from planq.shared.client import requests
 from planq.shared.client.outcome import has_ended
 from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure, Json, object_of, refused, unreached
-from planq.shared.kernel.states import ElicitationStatus, JobStatus
+from planq.shared.kernel.states import JobStatus, QuestionStatus
 from planq.shared.platform.errors import Unavailable
 
 _LONG_POLL_SECONDS = 20.0
@@ -124,7 +124,7 @@ class Exchanges:
                     raise
                 look = ApiRequest("GET", f"/elicitations/{question_id}", is_repeatable=True)
                 question = yield from self.document(look)
-                if question["status"] != ElicitationStatus.OPEN:
+                if question["status"] != QuestionStatus.OPEN:
                     return question
 
     def replied(self, job_id: str, timeout: float | None) -> Exchange[Json]:

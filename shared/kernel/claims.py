@@ -11,7 +11,7 @@ from uuid import UUID
 from planq.shared.kernel.deferral import Deferral
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.questions import ElicitationAnswer
+from planq.shared.kernel.questions import QuestionAnswer
 from planq.shared.kernel.retry import RetryTerms, StageTries
 from planq.shared.kernel.states import Effect, JobStatus, Lane, Priority, Recovery, Respond, StepKind, Strategy
 from planq.shared.kernel.steps import PlannedStep, RoundRecord, StepResult
@@ -157,7 +157,7 @@ class StepClaim:
     agent: str | None = None
     limits: Limits | None = None
     skill_id: str | None = None
-    answers: tuple[ElicitationAnswer, ...] = ()
+    answers: tuple[QuestionAnswer, ...] = ()
     conversation_id: UUID | None = None
     policies: tuple[Mapping[str, Any], ...] = ()
     priority: Priority = Priority.INTERACTIVE

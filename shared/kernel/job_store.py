@@ -14,7 +14,7 @@ from planq.shared.kernel.children import ChildOutcome, Delegated
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.deferral import DeferredCall
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.questions import StepQuestion
 from planq.shared.kernel.retry import StageTries
 from planq.shared.kernel.states import (
     AfterSteps,
@@ -510,9 +510,9 @@ class JobStore(Protocol):
         self,
         claim: StepClaim,
         /,
-        question: Elicitation,
+        question: StepQuestion,
         error: ErrorRecord | None = None,
-        ahead: Sequence[tuple[int, Elicitation]] = (),
+        ahead: Sequence[tuple[int, StepQuestion]] = (),
     ) -> bool:
         """Let the step wait for a person, without a worker, as long as its job allows; True: it applied.
 

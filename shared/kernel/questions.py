@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planq.shared.kernel.states import AskedOf, ElicitationKind, ElicitationStatus, Settlement, StepKind
+from planq.shared.kernel.states import AskedOf, QuestionKind, QuestionStatus, Settlement, StepKind
 from planq.shared.platform.errors import AnswerDeclined, Cancelled, ErrorRecord, HumanWaitTimedOut, capped
 
-MAX_ELICITATION_CHARS = 8_000
+MAX_QUESTION_CHARS = 8_000
+"""Longest message of a question; a longer one is cut, and says so."""
 MAX_OPEN_QUESTIONS = 10_000
 """Of a tenant whose configuration does not say it."""
-"""Longest message of a question; a longer one is cut, and says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def addressee(answers_from: str | Sequence[str], user_id: str) -> Addressee:
 
 
 @dataclass(frozen=True, slots=True)
-class Elicitation:
-    """A question to a person.
+class StepQuestion:
+    """A question to a person, as a step asks it.
 
     An answer that accepts has a content that satisfies `schema` (None: anything). `details` is what belongs to the
     kind: of an `approval` or an `outcome` the call that it is about. `default` is the content where nobody answers in
@@ -54,7 +54,7 @@ class Elicitation:
     `is_secret`, the secret fields of its answer are stored sealed.
     """
 
-    kind: ElicitationKind
+    kind: QuestionKind
     message: str
     schema: Mapping[str, Any] | None = None
     url: str | None = None
@@ -67,14 +67,14 @@ class Elicitation:
 
 
 @dataclass(frozen=True, slots=True)
-class ElicitationAnswer:
+class QuestionAnswer:
     """The answer to a question; `content` is there where it was accepted, or where its default counts as accepted.
 
     Its secret fields are stored under the name `sealed_as`, None where it has none.
     """
 
-    kind: ElicitationKind
-    status: ElicitationStatus
+    kind: QuestionKind
+    status: QuestionStatus
     content: Any = None
     reason: str | None = None
     ordinal: int = 0
@@ -86,8 +86,8 @@ class ElicitationAnswer:
     @property
     def is_accepted(self) -> bool:
         """True when a person accepted, or nobody answered and there was a default."""
-        has_default = self.status is ElicitationStatus.EXPIRED and self.content is not None
-        return self.status is ElicitationStatus.ACCEPTED or has_default
+        has_default = self.status is QuestionStatus.EXPIRED and self.content is not None
+        return self.status is QuestionStatus.ACCEPTED or has_default
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,25 +135,25 @@ APPROVAL_SCHEMA: Mapping[str, Any] = {
 """What an answer has to be that approves a call."""
 
 
-def after_answer(answer: ElicitationAnswer, step_kind: StepKind, *, limit_seconds: float = 0.0) -> AfterAnswer:
+def after_answer(answer: QuestionAnswer, step_kind: StepKind, *, limit_seconds: float = 0.0) -> AfterAnswer:
     """Return what an answer does to the step that asked. Precondition: the question is of no `outcome`.
 
     A step that is itself a question has the content as its output. A tool is called again, and judges the answer
     itself, unless its call was not approved. Nobody's answer, after `limit_seconds`, is an error like any other.
     """
-    if answer.status is ElicitationStatus.EXPIRED and not answer.is_accepted:
+    if answer.status is QuestionStatus.EXPIRED and not answer.is_accepted:
         return FailStep(ErrorRecord.of(HumanWaitTimedOut(f"nobody answered within {limit_seconds:g} s")))
     if answer.is_accepted:
-        return SucceedStep(answer.content) if step_kind is StepKind.ELICITATION else ContinueStep()
-    if step_kind is StepKind.ELICITATION or answer.kind is ElicitationKind.APPROVAL:
+        return SucceedStep(answer.content) if step_kind is StepKind.QUESTION else ContinueStep()
+    if step_kind is StepKind.QUESTION or answer.kind is QuestionKind.APPROVAL:
         return FailStep(ErrorRecord.of(declined_error(answer)))
     return ContinueStep()
 
 
-def declined_error(answer: ElicitationAnswer) -> AnswerDeclined | Cancelled:
+def declined_error(answer: QuestionAnswer) -> AnswerDeclined | Cancelled:
     """Return the error that an answer is which a person declined or cancelled; it names the reason that they gave."""
-    what = "the approval" if answer.kind is ElicitationKind.APPROVAL else "the question"
+    what = "the approval" if answer.kind is QuestionKind.APPROVAL else "the question"
     why = f": {answer.reason}" if answer.reason else ""
-    if answer.status is ElicitationStatus.CANCELLED:
+    if answer.status is QuestionStatus.CANCELLED:
         return Cancelled(capped(f"a person cancelled {what}{why}"))
     return AnswerDeclined(capped(f"a person declined {what}{why}"))

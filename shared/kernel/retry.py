@@ -23,8 +23,8 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.questions import OUTCOME_SCHEMA, Elicitation
-from planq.shared.kernel.states import UNSTARTED_STEP, Effect, ElicitationKind, Recovery, StepStatus
+from planq.shared.kernel.questions import OUTCOME_SCHEMA, StepQuestion
+from planq.shared.kernel.states import UNSTARTED_STEP, Effect, QuestionKind, Recovery, StepStatus
 from planq.shared.platform.errors import (
     AuthFailed,
     ErrorRecord,
@@ -171,7 +171,7 @@ class AskPerson:
     """The step waits until a person has said whether the call took effect."""
 
     error: ErrorRecord
-    question: Elicitation
+    question: StepQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,7 +452,7 @@ def _ask(step: StepAttempt, error: ErrorRecord) -> AskPerson:
         f"The call of {step.tool_name} was cut off ({error.message}). Did it take effect? "
         "Look it up by its idempotency key where the tool's other side keeps that."
     )
-    return AskPerson(error, Elicitation(ElicitationKind.OUTCOME, message, OUTCOME_SCHEMA, details=details))
+    return AskPerson(error, StepQuestion(QuestionKind.OUTCOME, message, OUTCOME_SCHEMA, details=details))
 
 
 def _too_late(again: RunAgain, time_left: timedelta) -> ErrorRecord:

@@ -76,7 +76,7 @@ class Settlement(StrEnum):
     UNKNOWN = "unknown"
 
 
-class ElicitationKind(StrEnum):
+class QuestionKind(StrEnum):
     """What a question to a person is about."""
 
     FORM = "form"  # data, as its schema says
@@ -94,7 +94,7 @@ class AskedOf(StrEnum):
     OPERATOR = "operator"  # who holds a key with the scope `approve` or `admin`
 
 
-class ElicitationStatus(StrEnum):
+class QuestionStatus(StrEnum):
     """What has become of a question to a person."""
 
     OPEN = "open"
@@ -197,7 +197,7 @@ class StepKind(StrEnum):
     TOOL = "tool"
     AGENT = "agent"
     PARALLEL = "parallel"
-    ELICITATION = "elicitation"
+    QUESTION = "elicitation"  # MCP's word, which plans and documents have
     NOOP = "noop"
     ABORT = "abort"
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
-from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.questions import StepQuestion
 from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, JobStatus, Lane, Recovery, WakeQueue
 from planq.shared.kernel.wakes import Wake
@@ -240,7 +240,7 @@ class SweepStore(Protocol):
         """
         ...
 
-    async def ask_lost_step(self, step: LostStep, question: Elicitation, error: ErrorRecord) -> bool:
+    async def ask_lost_step(self, step: LostStep, question: StepQuestion, error: ErrorRecord) -> bool:
         """Let a lost step wait for a person, as long as its job allows; True when it applied."""
         ...
 

@@ -42,10 +42,7 @@ from planq.shared.kernel.states import (
     RUNNING_STEP,
     STORED_JOB,
     AfterSteps,
-    AskedOf,
     Effect,
-    ElicitationKind,
-    ElicitationStatus,
     JoinPolicy,
     OnFailure,
     Outcome,
@@ -254,7 +251,7 @@ class Step(SQLModel, table=True):
     delegated to child jobs that have failed.
     The outcome of one that `is_known` was there when its plan was accepted.
     `in_doubt` says that an earlier attempt may have taken effect, which the tool has to find out first;
-    `elicitation_id` is the step's open question to a person, asked at `asked_at`. Whether one may be called that
+    `question_id` is the step's open question to a person, asked at `asked_at`. Whether one may be called that
     `is_asked_ahead` a person was asked before it began. A large output is kept as `payload_hash`, `output_bytes`
     and the `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job`
     made it. `content` is a text for models that its tool gave beside the output.
@@ -310,7 +307,7 @@ class Step(SQLModel, table=True):
     recovery: str = enum_column("step_recovery", Recovery, default="fail")
     in_doubt: bool = flag_column()
     is_known: bool = flag_column()
-    elicitation_id: UUID | None = None
+    question_id: UUID | None = None
     asked_at: datetime | None = time_column()
     is_asked_ahead: bool = flag_column()
     waits_for: str | None = enum_column("join_policy", JoinPolicy, nullable=True)
@@ -333,62 +330,6 @@ class Step(SQLModel, table=True):
     error: Any = json_column()
     started_at: datetime | None = time_column()
     finished_at: datetime | None = time_column()
-
-
-class ElicitationRow(SQLModel, table=True):
-    """A question of a step to a person, and its answer.
-
-    `ordinal` counts the questions of one call of a tool; `details` is what belongs to the `kind`, `state` what who
-    asks gets back with the answer, and nobody else sees. `default_content` is the answer where nobody gives one until
-    the step's `wake_at`. Once it `is_spent` its step asks anew instead of using the answer. Whom it is `asked_of` is
-    decided when it is asked; `asked_ids` are persons. `answered_by` is who they say they are, `answered_key` the key
-    with which that came over HTTP. The step waits for it from `waiting_since` on, null where it was asked ahead and
-    the step has not come to it. `call_sha256` is the digest of the arguments that an approval is for. The answer
-    to one that `is_secret` has `***` in its secret fields, which are sealed among the tenant's secrets until the step
-    ends.
-    """
-
-    __tablename__ = "elicitations"
-    __table_args__ = (
-        Index("ix_elicitations_listing", "tenant_id", "id"),
-        Index("ix_elicitations_message_flow", "tenant_id", "id", postgresql_where=text("in_message_flow")),
-        Index("ix_elicitations_open", "tenant_id", "id", postgresql_where=text("status = 'open'")),
-        Index("ix_elicitations_closed", "tenant_id", "status", "id", postgresql_where=text("status <> 'open'")),
-        Index("ix_elicitations_root_job_id", "root_job_id", "id"),
-        Index("ix_elicitations_asking", "root_job_id", "id", postgresql_where=text("status = 'open'")),
-        Index("ix_elicitations_job_id", "job_id", "step_index"),
-    )
-    id: UUID = Field(primary_key=True)
-    tenant_id: str = text_column()
-    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
-    root_job_id: UUID = Field(nullable=False)
-    in_message_flow: bool = flag_column()
-    round: int = Field(nullable=False)
-    step_index: int = Field(nullable=False)
-    attempt: int = Field(nullable=False)
-    ordinal: int = int_column()
-    kind: str = enum_column("elicitation_kind", ElicitationKind)
-    status: str = enum_column("elicitation_status", ElicitationStatus, default="open")
-    message: str = text_column()
-    schema_: Any = Field(default=None, sa_column=Column("schema", JSON, nullable=True))
-    url: str | None = text_column(nullable=True)
-    details: Any = json_column()
-    default_content: Any = json_column()
-    state: Any = json_column()
-    asked_of: str = enum_column("asked_of", AskedOf, default="anyone")
-    asked_ids: list[str] | None = texts_column()
-    content: Any = json_column()
-    reason: str | None = text_column(nullable=True)
-    answered_by: str | None = text_column(nullable=True)
-    answered_key: str | None = text_column(nullable=True)
-    answered_key_id: UUID | None = None
-    channel: str | None = text_column(nullable=True)
-    is_spent: bool = flag_column()
-    is_secret: bool = flag_column()
-    call_sha256: str | None = text_column(nullable=True)
-    waiting_since: datetime | None = time_column()
-    created_at: datetime = time_column(nullable=False, now=True)
-    answered_at: datetime | None = time_column()
 
 
 class BudgetRow(SQLModel, table=True):

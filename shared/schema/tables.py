@@ -14,6 +14,7 @@ from planq.shared.subjects.jobs import tables as jobs
 from planq.shared.subjects.metrics import tables as metrics
 from planq.shared.subjects.moments import tables as moments
 from planq.shared.subjects.payloads import tables as payloads
+from planq.shared.subjects.questions import tables as questions
 from planq.shared.subjects.schedules import tables as schedules
 from planq.shared.subjects.streams import tables as streams
 from planq.shared.subjects.tenants import tables as tenants
@@ -36,6 +37,7 @@ __all__ = [
     "metrics",
     "moments",
     "payloads",
+    "questions",
     "schedules",
     "streams",
     "tenants",

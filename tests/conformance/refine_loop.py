@@ -31,9 +31,16 @@ from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.agentic.tools.policy import Permission, rule_of
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.questions import ElicitationAnswer, FailStep, SucceedStep, after_answer
+from planq.shared.kernel.questions import FailStep, QuestionAnswer, SucceedStep, after_answer
 from planq.shared.kernel.retry import Phase, RetryTerms, RunAgain, after_error
-from planq.shared.kernel.states import Effect, ElicitationKind, ElicitationStatus, Lane, StepKind, StepStatus
+from planq.shared.kernel.states import (
+    Effect,
+    Lane,
+    QuestionKind,
+    QuestionStatus,
+    StepKind,
+    StepStatus,
+)
 from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.errors import ErrorRecord, Transient
 from planq.shared.subjects.questions.answering import action_of
@@ -160,9 +167,9 @@ def _attempt(number: int, retries: int) -> StepClaim:
 
 
 _ACTIONS = {
-    ElicitationStatus.ACCEPTED: ("accept", "accepted"),
-    ElicitationStatus.DECLINED: ("decline", "rejected"),
-    ElicitationStatus.CANCELLED: ("cancel", "cancel"),
+    QuestionStatus.ACCEPTED: ("accept", "accepted"),
+    QuestionStatus.DECLINED: ("decline", "rejected"),
+    QuestionStatus.CANCELLED: ("cancel", "cancel"),
 }
 """What the original calls an action, and its outcome."""
 
@@ -171,13 +178,11 @@ def normalize_action(given: Mapping[str, Any]) -> Answer:
     return {"action": _ACTIONS[action_of(given["action"])][0]}
 
 
-def resolve_elicitation(given: Mapping[str, Any]) -> Answer:
+def resolve_question(given: Mapping[str, Any]) -> Answer:
     """Answer a question that is a step, and say what the planner of the next round reads."""
     status = action_of(given["action"])
-    content = given.get("payload", {}) if status is ElicitationStatus.ACCEPTED else None
-    after = after_answer(
-        ElicitationAnswer(ElicitationKind.FORM, status, content, given.get("reason")), StepKind.ELICITATION
-    )
+    content = given.get("payload", {}) if status is QuestionStatus.ACCEPTED else None
+    after = after_answer(QuestionAnswer(QuestionKind.FORM, status, content, given.get("reason")), StepKind.QUESTION)
     assert isinstance(after, SucceedStep | FailStep)
     result = StepResult("elicitation", {"message": "?"})
     if isinstance(after, SucceedStep):
@@ -222,7 +227,7 @@ REFINE_LOOP: dict[str, dict[str, Adapter]] = {
         "policy": policy,
         "retries": retries,
         "normalize_action": normalize_action,
-        "resolve_elicitation": resolve_elicitation,
+        "resolve_elicitation": resolve_question,
     },
     "duplicate_guard": {
         "sequence": sequence,

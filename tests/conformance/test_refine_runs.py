@@ -154,7 +154,7 @@ def _result(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    asked = [step["called_arguments"] for step in steps if step["kind"] == StepKind.ELICITATION]
+    asked = [step["called_arguments"] for step in steps if step["kind"] == StepKind.QUESTION]
     if not asked:
         return None
     schema = {} if asked[0]["schema"] == ANSWER_SCHEMA else {"requestedSchema": asked[0]["schema"]}

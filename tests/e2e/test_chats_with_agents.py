@@ -143,7 +143,7 @@ def test_a_chat_at_the_command_line_tells_its_steps_asks_in_place_and_says_the_a
     talk = piped.stderr.split()[1]
     jobs = scene.read("SELECT status FROM jobs WHERE conversation_id = %s AND parent_job_id IS NULL", UUID(talk))
     assert [job["status"] for job in jobs] == ["completed", "completed"]
-    asked = scene.read("SELECT status, answered_by FROM elicitations ORDER BY id")
+    asked = scene.read("SELECT status, answered_by FROM questions ORDER BY id")
     assert [(one["status"], one["answered_by"]) for one in asked] == [("accepted", "cli"), ("declined", "cli")]
 
     program, env = command(scene, "--conversation", talk, "--agent", "leaf")

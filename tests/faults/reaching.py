@@ -14,12 +14,12 @@ from uuid import UUID
 
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.questions import ContinueStep, ElicitationAnswer
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, JobStatus, Settlement, Strategy
+from planq.shared.kernel.questions import ContinueStep, QuestionAnswer
+from planq.shared.kernel.states import JobStatus, QuestionKind, QuestionStatus, Settlement, Strategy
 from planq.shared.kernel.store.signals import CANCELLED
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.subjects.jobs.store import AnsweredBy, Verdict
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from tests.faults.batching import BATCHING
 from tests.faults.chaining import CHAINING
 from tests.faults.conversing import CONVERSING
@@ -330,10 +330,8 @@ def asks(scene: Scene, job_id: UUID) -> None:
     """Wait until a job asks what became of a call; say that it happened; see it end."""
     eventually(lambda: scene.read("SELECT 1 FROM jobs WHERE open_questions > 0"), PATIENCE, what="it asks")
     assert scene.steps(job_id) == ["waiting", "pending"]
-    asked = scene.read(
-        "SELECT elicitation_id, open_questions FROM steps JOIN jobs j ON j.id = job_id WHERE index = 0"
-    )
-    assert [(row["open_questions"], row["elicitation_id"] is None) for row in asked] == [(1, False)]
+    asked = scene.read("SELECT question_id, open_questions FROM steps JOIN jobs j ON j.id = job_id WHERE index = 0")
+    assert [(row["open_questions"], row["question_id"] is None) for row in asked] == [(1, False)]
     verdict = Verdict(Settlement.HAPPENED, output={"text": "told"})
     settled = scene.caller.do(scene.caller.requests.settle("default", job_id, 0, verdict))
     assert settled.applied
@@ -348,10 +346,10 @@ def approved(scene: Scene, point: str) -> None:
     job_id = scene.submit(("fault_note", {"text": "a"}))
     scene.died_at(point, **policy)
     scene.worker(**policy)
-    eventually(lambda: scene.read("SELECT 1 FROM elicitations WHERE status = 'open'"), PATIENCE, what="it asks")
-    (asked,) = scene.read("SELECT id FROM elicitations WHERE status = 'open'")
-    store = ElicitationStore(scene.caller.database)
-    said = ElicitationAnswer(ElicitationKind.APPROVAL, ElicitationStatus.ACCEPTED, {})
+    eventually(lambda: scene.read("SELECT 1 FROM questions WHERE status = 'open'"), PATIENCE, what="it asks")
+    (asked,) = scene.read("SELECT id FROM questions WHERE status = 'open'")
+    store = QuestionStore(scene.caller.database)
+    said = QuestionAnswer(QuestionKind.APPROVAL, QuestionStatus.ACCEPTED, {})
     by = AnsweredBy(is_operator=True)
     answer = scene.caller.do(store.answer("default", asked["id"], said, ContinueStep(), by))
     assert answer.applied

@@ -171,7 +171,7 @@ def answered(scene: Scene, point: str) -> None:
     scene.worker()
     eventually(lambda: scene.steps(job_id)[0] == "waiting", PATIENCE, what="it asks what became of the call")
     # What the call asks becomes a question of another kind, whose answer ends its step by itself.
-    (asked,) = scene.read("UPDATE elicitations SET kind = 'approval', schema = NULL RETURNING id")
+    (asked,) = scene.read("UPDATE questions SET kind = 'approval', schema = NULL RETURNING id")
     scene.api(**{VARIABLE: point})
     path, said = f"/elicitations/{asked['id']}", {"action": "decline", "reason": "no"}
     dies_of(scene, "POST", path, json=said)
@@ -312,7 +312,7 @@ REACH: dict[str, Recipe] = {
     "skills.put": document_stored,
     "skills.retire": document_retired,
     "schedules.delete": schedule_deleted,
-    "elicitations.answer": answered,
+    "questions.answer": answered,
     "conversations.receive": received,
     "conversations.settle": settled_by_a_cancel,
     "conversations.erase": erased,

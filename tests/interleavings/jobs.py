@@ -16,7 +16,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.questions import FailStep
 from planq.shared.kernel.retry import RetryTerms, StageTries
-from planq.shared.kernel.states import Effect, ElicitationKind, JobStatus, Lane, Settlement, StepKind
+from planq.shared.kernel.states import Effect, JobStatus, Lane, QuestionKind, Settlement, StepKind
 from planq.shared.kernel.sweep import Attempt, DueTimer, ExpiredJob, ExpiredPlan, LostStage, LostStep
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.subjects.jobs.store import Verdict
@@ -81,7 +81,7 @@ async def build(session: Session) -> Jobs:
     steps = {claim.ref.index: claim for claim in await session.store.claim_steps(begun)}
     assert await session.store.suspend_step(steps[TIMED], timedelta(0), OUTPUT)
     assert await session.store.ask_step(steps[ASKS], DID_IT, BOOM)
-    question = await session.one("SELECT id FROM elicitations WHERE job_id = %s", parent)
+    question = await session.one("SELECT id FROM questions WHERE job_id = %s", parent)
     requests = [ChildRequest(None, text, 3600.0) for text in "abc"]
     assert (await session.store.delegate_step(steps[DELEGATES], Delegated(requests))).applied
     children = "SELECT id FROM jobs WHERE parent_job_id = %s ORDER BY child_position"
@@ -115,7 +115,7 @@ async def out_of_time(session: Session, job_id: UUID, column: str) -> None:
 
 async def unanswered(session: Session, question: UUID) -> None:
     """Let the time for an answer be over."""
-    await session.run("UPDATE steps SET wake_at = planq_now() WHERE elicitation_id = %s", question)
+    await session.run("UPDATE steps SET wake_at = planq_now() WHERE question_id = %s", question)
 
 
 async def held(session: Session, job_id: UUID) -> None:
@@ -176,7 +176,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
         "expire question",
         lambda s, j: QuestionSweep(s.database).expire(
             ExpiredQuestion(
-                j.question, j.ref(ASKS), j.tenant, "sim_unsafe", ElicitationKind.OUTCOME, StepKind.TOOL, 1.0
+                j.question, j.ref(ASKS), j.tenant, "sim_unsafe", QuestionKind.OUTCOME, StepKind.TOOL, 1.0
             ),
             FailStep(BOOM),
         ),

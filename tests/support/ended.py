@@ -33,7 +33,7 @@ _PARTS = (
     "INSERT INTO model_calls (tenant_id, job_id, purpose, model)"
     " SELECT 'default', id, 'plan', 'offline' FROM unnest(%(ids)s) id",
     "INSERT INTO messages (tenant_id, job_id, kind) SELECT 'default', id, 'tool_call' FROM unnest(%(ids)s) id",
-    "INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, attempt, kind, status, message)"
+    "INSERT INTO questions (id, tenant_id, job_id, root_job_id, round, step_index, attempt, kind, status, message)"
     " SELECT id, 'default', id, id, 0, 0, 1, 'form', 'accepted', 'Why?' FROM unnest(%(ids)s) id",
     "INSERT INTO budget_holds (job_id, root_job_id, attempt, tokens, model_calls, steps)"
     " SELECT id, id, 1, 0, 0, 0 FROM unnest(%(ids)s) id",

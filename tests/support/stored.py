@@ -18,16 +18,16 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ONE_ROUND, ClaimRequest, FollowUp, TransitionResult
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.questions import StepQuestion
 from planq.shared.kernel.retry import RetryTerms, StageTries
 from planq.shared.kernel.states import (
     TERMINAL_JOB,
     AfterSteps,
     Effect,
-    ElicitationKind,
     JobStatus,
     Lane,
     OnFailure,
+    QuestionKind,
     Settlement,
     StepStatus,
     Strategy,
@@ -62,7 +62,7 @@ from planq.testing.model.events import (
 from tests.support.requests import OpenRequestStore
 
 BOOM = ErrorRecord("tool_error", "boom")
-DID_IT = Elicitation(ElicitationKind.OUTCOME, "did it?")
+DID_IT = StepQuestion(QuestionKind.OUTCOME, "did it?")
 
 
 class StoredJob:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.kernel.states import QuestionStatus
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.conversations.rules import outbound_text
 from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT
@@ -64,7 +64,7 @@ def outgoing(delivery: Delivery) -> Outgoing:
     """Return what a delivery's conversation says."""
     document = orjson.loads(delivery.body)
     question = document["question"]
-    is_open = question is not None and question["status"] == ElicitationStatus.OPEN
+    is_open = question is not None and question["status"] == QuestionStatus.OPEN
     text = outbound_text(document["text"] or "", document["metadata"])
     if is_open and question["is_secret"]:
         text = f"{text}\n\n{NOT_IN_A_CHAT}."

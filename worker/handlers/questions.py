@@ -19,28 +19,26 @@ from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.questions import (
     APPROVAL_SCHEMA,
     Addressee,
-    Elicitation,
-    ElicitationAnswer,
+    QuestionAnswer,
+    StepQuestion,
     addressee,
     declined_error,
 )
-from planq.shared.kernel.states import AskedOf, Effect, ElicitationKind, StepKind
+from planq.shared.kernel.states import AskedOf, Effect, QuestionKind, StepKind
 from planq.shared.platform.errors import AuthFailed, InvalidArguments, Misconfigured, PolicyDenied
 from planq.shared.subjects.tenants.config import Tenants
 from planq.shared.subjects.tenants.secrecy import NEEDS_MASTER_KEY, asks_for_secret, is_marked
 from planq.worker.engine.persist import persist
 from planq.worker.handlers.stage_context import config_of
 
-OWN_KINDS = (ElicitationKind.FORM, ElicitationKind.URL)
+OWN_KINDS = (QuestionKind.FORM, QuestionKind.URL)
 """Questions that plans and tools ask themselves."""
 
 
 class CallQuestions:
     """What one call of a tool asks, in its order (`planq.shared.agentic.tools.contract.AsksPeople`)."""
 
-    def __init__(
-        self, answers: Sequence[ElicitationAnswer], *, can_seal: bool = False, is_plan: bool = False
-    ) -> None:
+    def __init__(self, answers: Sequence[QuestionAnswer], *, can_seal: bool = False, is_plan: bool = False) -> None:
         """`answers` are those that the step has by now; those of other kinds than a tool's own are passed over.
 
         `can_seal` says whether this process has a master key for what is secret. The answer to a question that
@@ -51,7 +49,7 @@ class CallQuestions:
         self._answers = {answer.ordinal: answer for answer in answers if answer.kind in OWN_KINDS}
         self._asked = 0
 
-    def answer_to(self, question: Elicitation) -> ElicitationAnswer:
+    def answer_to(self, question: StepQuestion) -> QuestionAnswer:
         ordinal, self._asked = self._asked, self._asked + 1
         if (answer := self._answers.get(ordinal)) is not None:
             return answer
@@ -67,8 +65,8 @@ class CallQuestions:
             raise InvalidArguments("a question that asks for a secret has no default, which would be stored as it is")
         raise AskingPerson(replace(question, ordinal=ordinal, is_secret=is_secret))
 
-    def given(self) -> Sequence[ElicitationAnswer]:
-        answers: list[ElicitationAnswer] = []
+    def given(self) -> Sequence[QuestionAnswer]:
+        answers: list[QuestionAnswer] = []
         while (answer := self._answers.get(self._asked)) is not None:
             answers.append(answer)
             self._asked += 1
@@ -78,7 +76,7 @@ class CallQuestions:
 class PlanQuestion:
     """A step that is itself a question, in the form of a tool: nothing is called, the answer is its output."""
 
-    definition = ToolDefinition(name="elicitation", effect=Effect.IDEMPOTENT, kind=StepKind.ELICITATION)
+    definition = ToolDefinition(name="elicitation", effect=Effect.IDEMPOTENT, kind=StepKind.QUESTION)
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Ask what the plan says; see `planq.shared.agentic.tools.contract.Tool.call`."""
@@ -99,7 +97,7 @@ class Approvals:
     policy: ToolPolicy
     tenants: Tenants
 
-    async def addressed(self, claim: StepClaim, question: Elicitation) -> Elicitation:
+    async def addressed(self, claim: StepClaim, question: StepQuestion) -> StepQuestion:
         """Return a question that a plan or a tool asks, with whom it is asked of; what operators approve has that."""
         if question.kind not in OWN_KINDS or question.asked_of.kind is AskedOf.OPERATOR:
             return question
@@ -124,7 +122,7 @@ class Approvals:
         digest = argument_digest(arguments)
         for answer in claim.answers:
             asked = (answer.details.get("tool_name"), answer.details.get("arguments_sha256"))
-            if answer.kind is ElicitationKind.APPROVAL and asked == (claim.tool_name, digest):
+            if answer.kind is QuestionKind.APPROVAL and asked == (claim.tool_name, digest):
                 if not answer.is_accepted:
                     raise declined_error(answer)
                 if rule.is_met_by(answer.asked_of):
@@ -144,5 +142,5 @@ class Approvals:
             whom = addressee(config.approvals_from, claim.user_id)
         else:
             whom = Addressee(rule.approver, tuple(sorted(rule.ids)))
-        question = Elicitation(ElicitationKind.APPROVAL, message, APPROVAL_SCHEMA, details=details, asked_of=whom)
+        question = StepQuestion(QuestionKind.APPROVAL, message, APPROVAL_SCHEMA, details=details, asked_of=whom)
         raise AskingPerson(question)

@@ -39,9 +39,9 @@ from planq.shared.kernel.children import Delegated
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.follow_ups import after_end
 from planq.shared.kernel.job_store import JobStore, TransitionResult, UnitStep
-from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.questions import StepQuestion
 from planq.shared.kernel.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
-from planq.shared.kernel.states import TERMINAL_JOB, Effect, ElicitationKind, StepKind, StepStatus
+from planq.shared.kernel.states import TERMINAL_JOB, Effect, QuestionKind, StepKind, StepStatus
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.wakes import StepWake
 from planq.shared.platform.errors import (
@@ -131,7 +131,7 @@ class StepRunner:
             return WakeOutcome.by(claim, result)
         if outcome.asked is not None:
             question = await self._approvals.addressed(claim, outcome.asked)
-            ahead = await self._ask_ahead(claim) if question.kind is ElicitationKind.APPROVAL else ()
+            ahead = await self._ask_ahead(claim) if question.kind is QuestionKind.APPROVAL else ()
             try:
                 applied = await persist(self._store.ask_step, claim, question, ahead=ahead)
             except TooManyQuestions as error:
@@ -286,7 +286,7 @@ class StepRunner:
             }
         )
         try:
-            is_question = claim.kind is StepKind.ELICITATION
+            is_question = claim.kind is StepKind.QUESTION
             tool = PlanQuestion() if is_question else self._toolbox.find(claim.tool_name)
             if tool is None:
                 return AttemptOutcome(is_elsewhere=True)
@@ -345,7 +345,7 @@ class StepRunner:
             if not isinstance(found, NotHappened):
                 return found
             _log_transition("step_had_not_happened", claim, True)
-        if not claim.joined and claim.kind is not StepKind.ELICITATION:
+        if not claim.joined and claim.kind is not StepKind.QUESTION:
             await self._approvals.check(claim, tool, arguments)
         await self._in_flight.until_held()
         price = None if claim.joined else tool.definition.price_usd
@@ -374,7 +374,7 @@ class StepRunner:
             began=began,
             hide=calling.secrets.hidden_in,
         )
-        is_plan = claim.kind is StepKind.ELICITATION
+        is_plan = claim.kind is StepKind.QUESTION
         people = CallQuestions(given, can_seal=self._can_seal, is_plan=is_plan)
         context = _context(claim, calling.owner, people, calling.secrets, calling)
         try:
@@ -390,12 +390,12 @@ class StepRunner:
         charged = await persist(self._store.charge_step, claim, usd, is_ahead=is_ahead)
         check_reserved(ReservationRequest(), charged)
 
-    async def _ask_ahead(self, claim: StepClaim) -> Sequence[tuple[int, Elicitation]]:
+    async def _ask_ahead(self, claim: StepClaim) -> Sequence[tuple[int, StepQuestion]]:
         """Return the approvals that other steps of the round will need, as far as that is known by now.
 
         What else is wrong with one of these is told in its own turn.
         """
-        found: list[tuple[int, Elicitation]] = []
+        found: list[tuple[int, StepQuestion]] = []
         for other in await persist(self._store.steps_to_ask_about, claim):
             if (tool := self._toolbox.find(other.tool_name)) is not None:
                 try:

@@ -22,7 +22,7 @@ from planq.shared.agentic.tools.scoping import unscoped
 from planq.shared.kernel.children import Delegated
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.job_store import ArtifactRecord, PayloadRecord
-from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.questions import StepQuestion
 from planq.shared.kernel.retry import Phase
 from planq.shared.kernel.steps import RoundRecord, StepResult
 from planq.shared.platform.computing import INLINE_CHARS, off_loop
@@ -284,7 +284,7 @@ class AttemptOutcome:
     output: ReadyOutput | None = None
     suspended: Suspended | None = None
     delegated: Delegated | None = None
-    asked: Elicitation | None = None
+    asked: StepQuestion | None = None
     failure: ExecutionFailed | StorageUnavailable | None = None
     poisoned: bool = False
     phase: Phase = Phase.CALLING

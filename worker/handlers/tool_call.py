@@ -14,7 +14,7 @@ from typing import Any
 from planq.shared.agentic.tools.contract import BytesArtifact, RichOutput, Suspended
 from planq.shared.agentic.tools.definition import LATENCIES_SECONDS
 from planq.shared.kernel.claims import StepClaim
-from planq.shared.kernel.questions import Elicitation, ElicitationAnswer
+from planq.shared.kernel.questions import QuestionAnswer, StepQuestion
 from planq.shared.kernel.retry import Phase
 from planq.shared.platform.errors import (
     AuthFailed,
@@ -203,9 +203,9 @@ class CallSecrets:
             self.given.add(text)
         return text
 
-    async def opened(self, answers: Sequence[ElicitationAnswer]) -> Sequence[ElicitationAnswer]:
+    async def opened(self, answers: Sequence[QuestionAnswer]) -> Sequence[QuestionAnswer]:
         """Return the answers of the step with their secret fields; raises `AuthFailed` where these do not open."""
-        found: list[ElicitationAnswer] = []
+        found: list[QuestionAnswer] = []
         for answer in answers:
             if answer.sealed_as is not None:
                 text = await self._open(answer.sealed_as)
@@ -260,7 +260,7 @@ class CallSecrets:
             if isinstance(error, ExecutionFailed):
                 error.traceback = without(error.traceback, self.given)
 
-    def hidden_in_question(self, question: Elicitation) -> Elicitation:
+    def hidden_in_question(self, question: StepQuestion) -> StepQuestion:
         """Return a question without what was given."""
         if not self.given:
             return question

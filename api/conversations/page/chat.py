@@ -36,7 +36,7 @@ from planq.api.operations.routes import get_why
 from planq.api.page.fields import fields_in
 from planq.api.page.rendering import is_open, page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, seen, values_of
-from planq.api.questions.routes import get_elicitation
+from planq.api.questions.routes import get_question
 from planq.shared.kernel.states import JobStatus, Strategy
 from planq.shared.platform.errors import NotFound
 
@@ -182,7 +182,7 @@ async def _questions(services: Services, who: Caller, job: dict[str, Any] | None
     found = []
     for one in () if job is None else job["open_questions"]:
         try:
-            question = values_of(await get_elicitation(one["id"], services, who))
+            question = values_of(await get_question(one["id"], services, who))
         except NotFound:
             continue
         found.append({**question, "fields": fields_in(question["schema"], is_secret=question["is_secret"])})

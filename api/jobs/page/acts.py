@@ -14,7 +14,7 @@ from planq.api.jobs.routes.control import pause_job, resume_job, run_again, sett
 from planq.api.jobs.routes.jobs import cancel_job
 from planq.api.page.fields import content_of, json_in
 from planq.api.page.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.questions.routes import answer_question, get_elicitation
+from planq.api.questions.routes import answer_question, get_question
 from planq.api.schemas import AnswerRequest, ResumeRequest, SettleRequest
 from planq.shared.platform.computing import off_loop
 
@@ -64,12 +64,12 @@ async def post_settle(request: Request, job_id: str, index: str, services: Use, 
     return seen(f"/jobs/{job_id}")
 
 
-@act_routes.post("/ui/elicitations/{elicitation_id}")
-async def post_answer(request: Request, elicitation_id: str, services: Use, who: Who) -> Response:
+@act_routes.post("/ui/elicitations/{question_id}")
+async def post_answer(request: Request, question_id: str, services: Use, who: Who) -> Response:
     """Answer a question, and go back to where it was asked."""
     fields = fields_of(request)
     place = _place_of_form(fields.get("from", ""))
-    question = values_of(await get_elicitation(elicitation_id, services, who))
+    question = values_of(await get_question(question_id, services, who))
     sent: dict[str, Any] = {"action": fields.get("action", ""), "channel": PAGE_CHANNEL}
     if fields.get("reason"):
         sent["reason"] = fields["reason"]
@@ -77,7 +77,7 @@ async def post_answer(request: Request, elicitation_id: str, services: Use, who:
         sent["by"] = fields["by"]
     if sent["action"] == "accept" and question["schema"] is not None:
         sent["content"] = await off_loop(content_of, question["schema"], fields)
-    await answer_question(elicitation_id, await body_of(AnswerRequest, sent), services, who)
+    await answer_question(question_id, await body_of(AnswerRequest, sent), services, who)
     return seen(place or f"/jobs/{question['job_id']}")
 
 

@@ -25,7 +25,7 @@ from planq.api.page.fields import fields_in
 from planq.api.page.rendering import page
 from planq.api.page.route import page_router, reads, values_of
 from planq.api.page.trees import SHOWN_NODES
-from planq.api.questions.routes import get_elicitation
+from planq.api.questions.routes import get_question
 from planq.shared.kernel.states import TERMINAL_STEP, UNSTARTED_STEP, JobStatus, StepStatus
 from planq.shared.platform.errors import NotFound
 
@@ -175,7 +175,7 @@ async def _questions(services: Services, who: Caller, job: dict[str, Any]) -> li
     found = []
     for one in job["open_questions"]:
         try:
-            question = values_of(await get_elicitation(one["id"], services, who))
+            question = values_of(await get_question(one["id"], services, who))
         except NotFound:
             continue
         found.append({**question, "fields": fields_in(question["schema"], is_secret=question["is_secret"])})

@@ -45,8 +45,8 @@ _WITHOUT_TOOL: Mapping[StepKind, ToolDefinition] = {
     # What these steps do is written down by planq itself and is safe to repeat. A question is put when everything
     # before it has ended, as a write would be.
     StepKind.NOOP: ToolDefinition(name="noop", effect=Effect.PURE, kind=StepKind.NOOP),
-    StepKind.ELICITATION: ToolDefinition(
-        name="elicitation", effect=Effect.IDEMPOTENT, kind=StepKind.ELICITATION, output_schema=_ANY_OBJECT
+    StepKind.QUESTION: ToolDefinition(
+        name="elicitation", effect=Effect.IDEMPOTENT, kind=StepKind.QUESTION, output_schema=_ANY_OBJECT
     ),
     StepKind.ABORT: ToolDefinition(name="abort", effect=Effect.IDEMPOTENT, kind=StepKind.ABORT),
 }

@@ -44,7 +44,7 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 KINDS_WITHOUT_TOOL: Mapping[str, StepKind] = {
-    kind.value: kind for kind in (StepKind.ELICITATION, StepKind.NOOP, StepKind.ABORT)
+    kind.value: kind for kind in (StepKind.QUESTION, StepKind.NOOP, StepKind.ABORT)
 }
 """What a step of a plan may be instead of a call of a tool, by its name."""
 

@@ -38,12 +38,12 @@ from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.platform.values.describe import excerpt, is_deeper_than
 
 ANSWER: Final = "answer"
-ELICITATION: Final = "elicitation"
+QUESTION: Final = "elicitation"
 ABORT: Final = "abort"
 NOOP: Final = "noop"
 
 _KINDS = (DIRECT, ANSWER, TOOL_CALLS, *QUESTION_TYPES, ABORT, NOOP)
-_BESIDE = ("content", ANSWER, ELICITATION, "message", "schema", "requestedSchema", "reason", "calls")
+_BESIDE = ("content", ANSWER, QUESTION, "message", "schema", "requestedSchema", "reason", "calls")
 """Fields that belong to one kind; left empty beside another, they mean that they are left out."""
 
 
@@ -123,12 +123,12 @@ def loop_tool(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
     """
     tool = planning_tool(tools)
     properties = tool["parameters"]["properties"]
-    kinds = [DIRECT, TOOL_CALLS, ELICITATION, ABORT, NOOP] if tools else [DIRECT, ELICITATION, ABORT, NOOP]
+    kinds = [DIRECT, TOOL_CALLS, QUESTION, ABORT, NOOP] if tools else [DIRECT, QUESTION, ABORT, NOOP]
     properties["type"] = {"type": "string", "enum": kinds, "description": "What to do next."}
-    properties["message"] = {"type": "string", "description": f"The question to a person; only with {ELICITATION}."}
+    properties["message"] = {"type": "string", "description": f"The question to a person; only with {QUESTION}."}
     properties["schema"] = {
         "type": "object",
-        "description": f"JSON Schema of an object, which the answer shall satisfy; only with {ELICITATION}.",
+        "description": f"JSON Schema of an object, which the answer shall satisfy; only with {QUESTION}.",
         "additionalProperties": True,
     }
     properties["reason"] = {"type": "string", "description": f"Why the work cannot be done; only with {ABORT}."}
@@ -216,7 +216,7 @@ def _from_decision(document: Any) -> Turn:
         case "noop":
             return NothingLeft()
     # A question counts wherever there are no calls.
-    if kind in QUESTION_TYPES or ELICITATION in given:
+    if kind in QUESTION_TYPES or QUESTION in given:
         return _question(given)
     return NothingLeft() if kind == TOOL_CALLS else malformed(invalid_plan("expected a type, found none", "/type"))
 
@@ -295,16 +295,16 @@ def _answered(given: Mapping[str, Any]) -> Direct | MalformedPlan:
 
 
 def _question(given: Mapping[str, Any]) -> TurnQuestion | MalformedPlan:
-    nested = decoded(given.get(ELICITATION, given))
+    nested = decoded(given.get(QUESTION, given))
     if not isinstance(nested, Mapping):
         found = excerpt(nested)
-        return malformed(invalid_plan(f"expected a message and a schema, found {found}", f"/{ELICITATION}"))
+        return malformed(invalid_plan(f"expected a message and a schema, found {found}", f"/{QUESTION}"))
     schema = decoded(nested.get("requestedSchema", nested.get("schema")) or {})
     if not isinstance(schema, Mapping):
         return malformed(invalid_plan(f"expected JSON Schema of an object, found {excerpt(schema)}", "/schema"))
     message = _text(nested, "message", "question") or _text(given, "content")
     if not message and not schema:
-        return malformed(invalid_plan(f"an {ELICITATION} needs a message, a text", "/message"))
+        return malformed(invalid_plan(f"an {QUESTION} needs a message, a text", "/message"))
     return TurnQuestion(message, dict(schema))
 
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.children import ChildOutcome
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.questions import Addressee, Elicitation, ElicitationAnswer, declined_error
-from planq.shared.kernel.states import AskedOf, ElicitationKind
+from planq.shared.kernel.questions import Addressee, QuestionAnswer, StepQuestion, declined_error
+from planq.shared.kernel.states import AskedOf, QuestionKind
 from planq.shared.platform.errors import AuthFailed, InternalFault
 
 
@@ -45,7 +45,7 @@ class AskingPerson(BaseException):
     No `Exception`, so that no tool takes it for an error of its own.
     """
 
-    def __init__(self, question: Elicitation) -> None:
+    def __init__(self, question: StepQuestion) -> None:
         super().__init__(question.message)
         self.question = question
 
@@ -53,11 +53,11 @@ class AskingPerson(BaseException):
 class AsksPeople(Protocol):
     """What one call of a tool asks people, in its order."""
 
-    def answer_to(self, question: Elicitation) -> ElicitationAnswer:
+    def answer_to(self, question: StepQuestion) -> QuestionAnswer:
         """Return the answer to the next question of this call; raises `AskingPerson` where there is none yet."""
         ...
 
-    def given(self) -> Sequence[ElicitationAnswer]:
+    def given(self) -> Sequence[QuestionAnswer]:
         """Return the answers that this call has not asked for yet, in their order; its next question is a new one."""
         ...
 
@@ -174,8 +174,8 @@ class ToolContext:
         elif schema is not None or default is not None or of is not None:
             raise TypeError("a Question has a schema, a default and an `of` of its own; expected none beside it")
         whom = question.of or ("operator" if question.schema is None else "asker")
-        put = Elicitation(
-            ElicitationKind.FORM,
+        put = StepQuestion(
+            QuestionKind.FORM,
             question.message,
             question.schema,
             default=question.default,

@@ -15,11 +15,11 @@ from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, JobEnd, 
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import (
-    MAX_ELICITATION_CHARS,
+    MAX_QUESTION_CHARS,
     AfterAnswer,
     ContinueStep,
-    Elicitation,
     FailStep,
+    StepQuestion,
     SucceedStep,
 )
 from planq.shared.kernel.retry import apart
@@ -206,12 +206,12 @@ def outcome_fields(output: Any, artifact: ArtifactRecord | None, payload: Payloa
     return fields
 
 
-def elicitation_text(id: UUID, question: Elicitation, step: int | None = None) -> str:
+def question_text(id: UUID, question: StepQuestion, step: int | None = None) -> str:
     """Return the JSON in which `planq_ask_step` takes a question, and `planq_ask_ahead` one about a step."""
     fields = {
         **storable_fields(question),
         "id": str(id),
-        "message": capped(question.message, MAX_ELICITATION_CHARS),
+        "message": capped(question.message, MAX_QUESTION_CHARS),
         "details": json_text(question.details) if question.details else None,
         "asked_of": question.asked_of.kind,
         "asked_ids": list(map(storable, question.asked_of.ids)) or None,

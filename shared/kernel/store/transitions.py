@@ -37,9 +37,9 @@ from planq.shared.kernel.job_store import (
     UnitStep,
 )
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.questions import MAX_OPEN_QUESTIONS, Elicitation
+from planq.shared.kernel.questions import MAX_OPEN_QUESTIONS, StepQuestion
 from planq.shared.kernel.retry import StageTries
-from planq.shared.kernel.states import AskedOf, ElicitationKind, JobStatus, Lane, StopReason
+from planq.shared.kernel.states import AskedOf, JobStatus, Lane, QuestionKind, StopReason
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.store.children import children_text, outcomes
 from planq.shared.kernel.store.codec import (
@@ -51,10 +51,10 @@ from planq.shared.kernel.store.codec import (
     SqlValue,
     array_of,
     calls_fields,
-    elicitation_text,
     end_fields,
     made_fields,
     outcome_fields,
+    question_text,
     stage_claim,
     stage_fence,
     step_claim,
@@ -479,16 +479,16 @@ class PostgresJobStore:
     async def ask_step(
         self,
         claim: StepClaim,
-        question: Elicitation,
+        question: StepQuestion,
         error: ErrorRecord | None = None,
-        ahead: Sequence[tuple[int, Elicitation]] = (),
+        ahead: Sequence[tuple[int, StepQuestion]] = (),
     ) -> bool:
         failure = None if error is None else as_json(error.to_json())
         first, *ids = sorted(new_id() for _ in range(1 + len(ahead)))  # what is asked first is answered first
-        asked = elicitation_text(first, question)
-        others = ",".join(elicitation_text(id, other, index) for id, (index, other) in zip(ids, ahead, strict=True))
+        asked = question_text(first, question)
+        others = ",".join(question_text(id, other, index) for id, (index, other) in zip(ids, ahead, strict=True))
         given = failure, asked, False, f"[{others}]"
-        if question.kind is ElicitationKind.OUTCOME:  # whoever may have acted twice has to be asked
+        if question.kind is QuestionKind.OUTCOME:  # whoever may have acted twice has to be asked
             applied: bool = await self._database.call("planq_ask_step", *_fence(claim), *given)
             return applied
         questions = {"tenant_id": claim.tenant_id, "ids": [first, *ids], "most": MAX_OPEN_QUESTIONS}

@@ -13,7 +13,7 @@ from planq.shared.kernel.claims import OfferedTool
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.questions import StepQuestion
 from planq.shared.kernel.schema_version import digest
 from planq.shared.kernel.states import (
     STAGES,
@@ -24,7 +24,7 @@ from planq.shared.kernel.states import (
     WakeQueue,
 )
 from planq.shared.kernel.store.codec import (
-    elicitation_text,
+    question_text,
     suspects_of,
     transition_result,
 )
@@ -362,7 +362,7 @@ class WorkerRegistry:
         )
         return transition_result(value)
 
-    async def ask_lost_step(self, step: LostStep, question: Elicitation, error: ErrorRecord) -> bool:
+    async def ask_lost_step(self, step: LostStep, question: StepQuestion, error: ErrorRecord) -> bool:
         ref = step.ref
         applied: bool = await self._database.call(
             "planq_ask_step",
@@ -371,7 +371,7 @@ class WorkerRegistry:
             ref.index,
             step.attempt,
             as_json(error.to_json()),
-            elicitation_text(new_id(), question),
+            question_text(new_id(), question),
             step.is_worker_lost and step.company == 1,
             "[]",
         )

@@ -18,8 +18,8 @@ from planq.shared.agentic.turns.messages import Direction, HistoryMessage, Messa
 from planq.shared.agentic.turns.speakers import Speaker
 from planq.shared.kernel.follow_ups import after_end
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.questions import ContinueStep, ElicitationAnswer, after_answer
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.kernel.questions import ContinueStep, QuestionAnswer, after_answer
+from planq.shared.kernel.states import QuestionKind, QuestionStatus, StepKind
 from planq.shared.kernel.store.codec import after_answer_fields
 from planq.shared.kernel.store.ends import serve_ends
 from planq.shared.kernel.submission import Submission
@@ -31,7 +31,7 @@ from planq.shared.platform.values.parts import parts_of
 from planq.shared.subjects.conversations.rules import outbound_text
 from planq.shared.subjects.jobs.store import AnsweredBy, control_result, submission_values
 from planq.shared.subjects.questions.answering import answer_of_message
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT
 
 
@@ -97,7 +97,7 @@ class AnsweredQuestion:
     """The question that a message answered, and how."""
 
     id: UUID
-    status: ElicitationStatus
+    status: QuestionStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class ConversationStore:
         """
         by = AnsweredBy(storable(inbound.user_id) or None, inbound.channel)
         for row in questions:
-            kind, is_secret = ElicitationKind(row["kind"]), row["is_secret"]
+            kind, is_secret = QuestionKind(row["kind"]), row["is_secret"]
             answer = None
             if not inbound.submission.parts:
                 answer = answer_of_message(kind, row["schema"], inbound.text, is_secret=is_secret)
@@ -227,10 +227,10 @@ class ConversationStore:
         Whether a call took effect stays open: that is not the writer's to decide.
         """
         by = AnsweredBy(storable(inbound.user_id) or None, inbound.channel, "another message came")
-        store, wakes = ElicitationStore(self._database), list[Wake]()
+        store, wakes = QuestionStore(self._database), list[Wake]()
         for row in questions:
-            if (kind := ElicitationKind(row["kind"])) is not ElicitationKind.OUTCOME:
-                answer = ElicitationAnswer(kind, ElicitationStatus.CANCELLED, reason=by.reason)
+            if (kind := QuestionKind(row["kind"])) is not QuestionKind.OUTCOME:
+                answer = QuestionAnswer(kind, QuestionStatus.CANCELLED, reason=by.reason)
                 after = after_answer(answer, StepKind(row["step_kind"]))
                 wakes += (await store.answer(inbound.submission.tenant_id, row["id"], answer, after, by)).wakes
         return wakes
@@ -448,7 +448,7 @@ async def _received(database: Database, value: Mapping[str, Any], submission: Su
         begins=any(begun["id"] == value["job_id"] for begun in value["begun"]),
         ended=tuple(UUID(ended) for ended in value["ended"]),
         wakes=tuple(wakes),
-        answered=None if asked is None else AnsweredQuestion(UUID(asked["id"]), ElicitationStatus(asked["status"])),
+        answered=None if asked is None else AnsweredQuestion(UUID(asked["id"]), QuestionStatus(asked["status"])),
         missed=None if value.get("missed") is None else UUID(value["missed"]),
         later=None if later is None else (later["seconds"], plan_wake(later)),
     )

@@ -20,8 +20,8 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import (
     TERMINAL_JOB,
     AskedOf,
-    ElicitationStatus,
     JobStatus,
+    QuestionStatus,
     Settlement,
     StepStatus,
 )
@@ -299,7 +299,7 @@ class RequestStore:
         index: int,
         verdict: Verdict,
         by: AnsweredBy = AnsweredBy(),
-        status: ElicitationStatus = ElicitationStatus.ACCEPTED,
+        status: QuestionStatus = QuestionStatus.ACCEPTED,
     ) -> ControlResult:
         """Answer the question of a waiting step whose call was cut off; who declines it does not know.
 

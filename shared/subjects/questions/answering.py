@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from planq.shared.agentic.schema.schemas import violations
-from planq.shared.kernel.questions import ElicitationAnswer
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus
+from planq.shared.kernel.questions import QuestionAnswer
+from planq.shared.kernel.states import QuestionKind, QuestionStatus
 from planq.shared.platform.errors import InvalidRequest, capped
 from planq.shared.platform.values.decoding import decode
 
@@ -23,15 +23,15 @@ _MOST_BRACKETS = 100
 
 _DECLINE = frozenset({"decline", "declined", "deny", "denied", "no", "n", "reject", "rejected"})
 
-_ACTIONS: Mapping[ElicitationStatus, frozenset[str]] = {
-    ElicitationStatus.ACCEPTED: _ACCEPT,
-    ElicitationStatus.CANCELLED: _CANCEL,
-    ElicitationStatus.DECLINED: _DECLINE,
+_ACTIONS: Mapping[QuestionStatus, frozenset[str]] = {
+    QuestionStatus.ACCEPTED: _ACCEPT,
+    QuestionStatus.CANCELLED: _CANCEL,
+    QuestionStatus.DECLINED: _DECLINE,
 }
-ACTIONS: Mapping[ElicitationStatus, str] = {
-    ElicitationStatus.ACCEPTED: "accept",
-    ElicitationStatus.DECLINED: "decline",
-    ElicitationStatus.CANCELLED: "cancel",
+ACTIONS: Mapping[QuestionStatus, str] = {
+    QuestionStatus.ACCEPTED: "accept",
+    QuestionStatus.DECLINED: "decline",
+    QuestionStatus.CANCELLED: "cancel",
 }
 """The words for an action that stand in documents; the others are taken, too."""
 
@@ -90,23 +90,23 @@ REFUSAL: Mapping[str, str] = {
 """Whole messages that refuse, by language."""
 
 
-def action_of(text: str) -> ElicitationStatus:
+def action_of(text: str) -> QuestionStatus:
     """Return what an action means, whatever its case.
 
     `accept`, `approve`, `yes`, `y` and `submit` accept, `cancel` cancels; all else declines: what is not clearly a
     yes is none. Answers that were given elsewhere are read so; whoever answers here can be asked again
     (`checked_action`).
     """
-    return known_action(text) or ElicitationStatus.DECLINED
+    return known_action(text) or QuestionStatus.DECLINED
 
 
-def known_action(text: str) -> ElicitationStatus | None:
+def known_action(text: str) -> QuestionStatus | None:
     """Return what an action means, as `action_of`; None where it is no word for one."""
     word = text.strip().lower()
     return next((status for status, words in _ACTIONS.items() if word in words), None)
 
 
-def checked_action(text: str) -> ElicitationStatus:
+def checked_action(text: str) -> QuestionStatus:
     """Return what an action means, whatever its case; raises `InvalidRequest` for what is no word for one."""
     if (status := known_action(text)) is not None:
         return status
@@ -124,8 +124,8 @@ def content_defects(schema: Mapping[str, Any] | None, content: Any) -> list[dict
 
 
 def answer_of_message(
-    kind: ElicitationKind, schema: Mapping[str, Any] | None, text: str, *, is_secret: bool = False
-) -> ElicitationAnswer | None:
+    kind: QuestionKind, schema: Mapping[str, Any] | None, text: str, *, is_secret: bool = False
+) -> QuestionAnswer | None:
     """Return the answer that a message is to a question, None where it is none.
 
     An approval takes a message that is wholly one of assent or refusal, in one of several languages. A form takes a
@@ -134,19 +134,19 @@ def answer_of_message(
     decline or cancel it. No message answers a form that `is_secret`, but it may decline or cancel that, too.
     Whether a call took effect, and what is done under a URL, nobody says in passing.
     """
-    if kind in (ElicitationKind.OUTCOME, ElicitationKind.URL):
+    if kind in (QuestionKind.OUTCOME, QuestionKind.URL):
         return None
-    if kind is ElicitationKind.FORM and not is_secret:
+    if kind is QuestionKind.FORM and not is_secret:
         for content in _contents(schema, text.strip()):
             if not content_defects(schema, content):
-                return ElicitationAnswer(kind, ElicitationStatus.ACCEPTED, content)
-    status = _status_of_words(text) if kind is ElicitationKind.APPROVAL else known_action(text.rstrip(".! "))
-    if status is None or (kind is ElicitationKind.FORM and status is ElicitationStatus.ACCEPTED):
+                return QuestionAnswer(kind, QuestionStatus.ACCEPTED, content)
+    status = _status_of_words(text) if kind is QuestionKind.APPROVAL else known_action(text.rstrip(".! "))
+    if status is None or (kind is QuestionKind.FORM and status is QuestionStatus.ACCEPTED):
         return None
-    return ElicitationAnswer(kind, status, {} if status is ElicitationStatus.ACCEPTED else None)
+    return QuestionAnswer(kind, status, {} if status is QuestionStatus.ACCEPTED else None)
 
 
-def _status_of_words(text: str) -> ElicitationStatus | None:
+def _status_of_words(text: str) -> QuestionStatus | None:
     """Return what a message says that is nothing but words for an action; case, commas and stops mean nothing."""
     return _MESSAGES.get(_folded(text))
 
@@ -156,9 +156,9 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFC", " ".join(re.sub(r"[.,!…。、！，؛،।]", " ", folded).split()))
 
 
-def _messages() -> dict[str, ElicitationStatus]:
+def _messages() -> dict[str, QuestionStatus]:
     found = {word: status for status, words in _ACTIONS.items() for word in words}
-    for status, table in ((ElicitationStatus.ACCEPTED, ASSENT), (ElicitationStatus.DECLINED, REFUSAL)):
+    for status, table in ((QuestionStatus.ACCEPTED, ASSENT), (QuestionStatus.DECLINED, REFUSAL)):
         found |= {_folded(words): status for line in table.values() for words in line.split("|")}
     return found
 
@@ -181,5 +181,5 @@ def _contents(schema: Mapping[str, Any] | None, text: str) -> list[Any]:
         # Of a form, or the one value that it asks for, and else nothing: nobody means the text of a JSON document.
         return [*([value] if is_object else []), {name: value}]
     word = _status_of_words(text)
-    is_yes = None if word in (None, ElicitationStatus.CANCELLED) else word is ElicitationStatus.ACCEPTED
+    is_yes = None if word in (None, QuestionStatus.CANCELLED) else word is QuestionStatus.ACCEPTED
     return [{name: one} for one in (text, is_yes, value) if one is not None and one != ""]

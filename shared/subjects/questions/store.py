@@ -12,8 +12,8 @@ from uuid import UUID
 from planq.shared.kernel.follow_ups import after_step
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import TransitionResult
-from planq.shared.kernel.questions import AfterAnswer, ContinueStep, ElicitationAnswer, FailStep, after_answer
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.kernel.questions import AfterAnswer, ContinueStep, FailStep, QuestionAnswer, after_answer
+from planq.shared.kernel.states import QuestionKind, QuestionStatus, StepKind
 from planq.shared.kernel.store.codec import after_answer_fields, transition_result
 from planq.shared.kernel.store.ends import wakes_of_end
 from planq.shared.kernel.sweep import SweepResult
@@ -26,7 +26,7 @@ from planq.shared.subjects.tenants.envelope import SealedSecret
 _log = logging.getLogger("planq.sweep")
 
 
-class ElicitationStore:
+class QuestionStore:
     """The questions of all jobs."""
 
     def __init__(self, database: Database) -> None:
@@ -36,7 +36,7 @@ class ElicitationStore:
         self,
         tenant_id: str,
         *,
-        status: ElicitationStatus | None = None,
+        status: QuestionStatus | None = None,
         job_id: UUID | None = None,
         beyond: UUID | None = None,
         oldest: bool = False,
@@ -49,7 +49,7 @@ class ElicitationStore:
         """
         named = None if status is None else str(status)
         return await self._database.fetch_page(
-            "list_elicitations",
+            "list_questions",
             tenant_id=tenant_id,
             status=named,
             job_id=job_id,
@@ -61,13 +61,13 @@ class ElicitationStore:
 
     async def get(self, tenant_id: str, id: UUID) -> Row:
         """Return a question; raises `NotFound`."""
-        return await self._database.fetch_existing("get_elicitation", f"elicitation {id}", tenant_id=tenant_id, id=id)
+        return await self._database.fetch_existing("get_question", f"elicitation {id}", tenant_id=tenant_id, id=id)
 
     async def answer(
         self,
         tenant_id: str,
         id: UUID,
-        answer: ElicitationAnswer,
+        answer: QuestionAnswer,
         after: AfterAnswer,
         by: AnsweredBy,
         secret: SealedSecret | None = None,
@@ -92,7 +92,7 @@ class ExpiredQuestion:
     ref: StepRef
     tenant_id: str
     tool_name: str
-    kind: ElicitationKind
+    kind: QuestionKind
     step_kind: StepKind
     limit_seconds: float
     default: Any = None
@@ -112,7 +112,7 @@ class QuestionSweep:
 
     async def expire(self, question: ExpiredQuestion, after: AfterAnswer) -> TransitionResult:
         """Do to the step that nobody answered what `after` says."""
-        answer = {"status": str(ElicitationStatus.EXPIRED), "content": stored_text(question.default)}
+        answer = {"status": str(QuestionStatus.EXPIRED), "content": stored_text(question.default)}
         again, item = isinstance(after, ContinueStep), json_text(after_answer_fields(after))
         value = await self._database.call(
             "planq_answer_question", question.tenant_id, question.id, json_text(answer), True, again, item
@@ -136,10 +136,10 @@ class QuestionSweep:
 
 def _after_silence(question: ExpiredQuestion) -> AfterAnswer:
     """Return what it does to a step that nobody answered in time."""
-    if question.kind is ElicitationKind.OUTCOME:
+    if question.kind is QuestionKind.OUTCOME:
         error = HumanWaitTimedOut(
             f"nobody said within {question.limit_seconds:g} s whether the call took effect, so it is not repeated"
         )
         return FailStep(ErrorRecord.of(error))
-    answer = ElicitationAnswer(question.kind, ElicitationStatus.EXPIRED, question.default)
+    answer = QuestionAnswer(question.kind, QuestionStatus.EXPIRED, question.default)
     return after_answer(answer, question.step_kind, limit_seconds=question.limit_seconds)

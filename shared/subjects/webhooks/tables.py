@@ -75,7 +75,7 @@ class DeliveryRow(SQLModel, table=True):
     before somebody asked for it again, or their receiver asked for a wait. `external_id` is the receiver's own name
     for what was sent.
 
-    To a `channel` goes the message `message_id` of a conversation, or the question `elicitation_id`, whose texts
+    To a `channel` goes the message `message_id` of a conversation, or the question `question_id`, whose texts
     stand there alone; of one conversation one after the other. Of its parts so many have arrived; it was sent with
     unknown result `doubts` times.
     """
@@ -101,7 +101,7 @@ class DeliveryRow(SQLModel, table=True):
     channel: str | None = text_column(nullable=True)
     conversation_id: UUID | None = None
     message_id: UUID | None = None
-    elicitation_id: UUID | None = None
+    question_id: UUID | None = None
     recipient: str = text_column()
     job_id: UUID | None = None
     batch_id: UUID | None = None

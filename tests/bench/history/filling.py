@@ -28,7 +28,7 @@ KEYS = {
     "events": "job_id",
     "model_calls": "job_id",
     "artifacts": "job_id",
-    "elicitations": "job_id",
+    "questions": "job_id",
     "messages": "job_id",
     "budgets": "root_job_id",
     "deliveries": "job_id",

@@ -15,8 +15,8 @@ from planq.shared.kernel.children import ChildRequest, Delegated
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.questions import OUTCOME_SCHEMA, Elicitation
-from planq.shared.kernel.states import Effect, ElicitationKind, JobStatus, Recovery
+from planq.shared.kernel.questions import OUTCOME_SCHEMA, StepQuestion
+from planq.shared.kernel.states import Effect, JobStatus, QuestionKind, Recovery
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
@@ -57,7 +57,7 @@ def plan(*calls: Call) -> dict[str, Any]:
     return {"type": "tool_calls", "calls": list(calls)}
 
 
-DID_IT_HAPPEN = Elicitation(ElicitationKind.OUTCOME, "did it happen?", OUTCOME_SCHEMA)
+DID_IT_HAPPEN = StepQuestion(QuestionKind.OUTCOME, "did it happen?", OUTCOME_SCHEMA)
 
 
 class JobDriver:
@@ -133,7 +133,7 @@ class JobDriver:
 
         self._api.jobs.run(work)
 
-    def ask(self, index: int, question: Elicitation = DID_IT_HAPPEN) -> None:
+    def ask(self, index: int, question: StepQuestion = DID_IT_HAPPEN) -> None:
         """Run a step whose call is cut off, and let it ask; or another question."""
 
         async def work(database: Database) -> None:

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from planq.shared.kernel.questions import Elicitation
-from planq.shared.kernel.states import ElicitationKind
+from planq.shared.kernel.questions import StepQuestion
+from planq.shared.kernel.states import QuestionKind
 from tests.conformance.cases import Case, load, params
 from tests.integration.api.conftest import Api
 from tests.integration.api.control import begun, call
@@ -24,7 +24,7 @@ def test_an_answer_is_taken_where_there_is_such_a_question(case: Case, control_a
     question = str(uuid4())
     if given["known_message"]:
         story = begun(control_api, call("look"), call("put"))
-        story.ask(0, Elicitation(ElicitationKind.FORM, "?"))
+        story.ask(0, StepQuestion(QuestionKind.FORM, "?"))
         question = control_api.http.get(f"/jobs/{story.id}/elicitations").json()["items"][0]["id"]
     body = {"action": given["body"]["action"], "content": given["body"].get("payload")}
 

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from planq.shared.kernel.questions import Elicitation
-from planq.shared.kernel.states import ElicitationKind
+from planq.shared.kernel.questions import StepQuestion
+from planq.shared.kernel.states import QuestionKind
 from planq.shared.kernel.wakes import Wake
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
@@ -158,7 +158,7 @@ def test_lists_go_from_page_to_page_and_pass_over_what_does_not_fit(api: Api) ->
 
 def test_a_task_that_waits_for_a_person_goes_on_with_the_answer(api: Api) -> None:
     story = begun(api, call("look"))
-    story.ask(0, Elicitation(ElicitationKind.FORM, "?"))
+    story.ask(0, StepQuestion(QuestionKind.FORM, "?"))
 
     assert api.http.get(f"/tasks/{story.id}").json()["status"] == "paused"
     refusal = problem_of(api.http.post(f"/tasks/{story.id}/resume"), 409, "conflict")

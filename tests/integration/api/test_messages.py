@@ -14,8 +14,8 @@ import pytest
 
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.questions import APPROVAL_SCHEMA, Elicitation
-from planq.shared.kernel.states import ElicitationKind, JobStatus
+from planq.shared.kernel.questions import APPROVAL_SCHEMA, StepQuestion
+from planq.shared.kernel.states import JobStatus, QuestionKind
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform import errors
 from planq.shared.platform.database import Database
@@ -30,8 +30,8 @@ from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
 
 INBOUND = "/messages/inbound"
-WHICH = Elicitation(ElicitationKind.FORM, "which one?")
-MAY_IT = Elicitation(ElicitationKind.APPROVAL, "May it pay?", APPROVAL_SCHEMA)
+WHICH = StepQuestion(QuestionKind.FORM, "which one?")
+MAY_IT = StepQuestion(QuestionKind.APPROVAL, "May it pay?", APPROVAL_SCHEMA)
 JSON = {"Content-Type": "application/json"}
 
 
@@ -314,7 +314,7 @@ def rows(api: Api, thread: str) -> list[dict[str, Any]]:
     )
 
 
-def asks(api: Api, job: str, *questions: Elicitation) -> JobDriver:
+def asks(api: Api, job: str, *questions: StepQuestion) -> JobDriver:
     """Let a job make a plan, each step of which asks a person something."""
     plan = control.plan(*(control.call("look", str(number)) for number in range(len(questions))))
 

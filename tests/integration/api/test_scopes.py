@@ -12,8 +12,8 @@ from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.questions import Elicitation
-from planq.shared.kernel.states import ElicitationKind, JobStatus, Strategy
+from planq.shared.kernel.questions import StepQuestion
+from planq.shared.kernel.states import JobStatus, QuestionKind, Strategy
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.database import Database
 from planq.shared.subjects.conversations.store import ConversationStore
@@ -24,7 +24,7 @@ from tests.integration.api.control import TOOLS, JobDriver, begun, call, plan
 from tests.support.conversations import message
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-FORM = Elicitation(ElicitationKind.FORM, "where?", SCHEMA)
+FORM = StepQuestion(QuestionKind.FORM, "where?", SCHEMA)
 
 
 @pytest.fixture

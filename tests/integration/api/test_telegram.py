@@ -14,8 +14,8 @@ import pytest
 from telegram import User
 
 from planq.shared.agentic.turns.channel_kinds import ChannelKind
-from planq.shared.kernel.questions import APPROVAL_SCHEMA, Addressee, Elicitation
-from planq.shared.kernel.states import AskedOf, ElicitationKind
+from planq.shared.kernel.questions import APPROVAL_SCHEMA, Addressee, StepQuestion
+from planq.shared.kernel.states import AskedOf, QuestionKind
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.channels.telegram import press_data
@@ -162,7 +162,7 @@ def test_a_group_that_migrates_goes_on_in_its_conversation(api: Api) -> None:
     assert [row["text"] for row in inbound(api, "-1005")] == ["@planq_bot x", "@planq_bot y"]
 
 
-def asked(api: Api, chat: int, question: Elicitation, *, number: int) -> dict[str, Any]:
+def asked(api: Api, chat: int, question: StepQuestion, *, number: int) -> dict[str, Any]:
     """Let the turn of a message ask something; returns the question."""
     post(api, said("x", update_id=number, chat=chat))
     (row,) = inbound(api, str(chat))
@@ -182,7 +182,7 @@ COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}},
 
 
 def test_a_button_answers_once_and_only_for_who_was_asked(api: Api) -> None:
-    which = Elicitation(ElicitationKind.FORM, "Which?", COLOUR, asked_of=Addressee(AskedOf.ASKER, ("7",)))
+    which = StepQuestion(QuestionKind.FORM, "Which?", COLOUR, asked_of=Addressee(AskedOf.ASKER, ("7",)))
     question = asked(api, 120, which, number=120)
     data = press_data(question["id"], 1)
     assert told(post(api, press(data, chat=120, person=BOB))) == "This question is for somebody else."
@@ -198,7 +198,7 @@ def test_a_button_answers_once_and_only_for_who_was_asked(api: Api) -> None:
 
 def test_a_secret_is_refused_with_a_hint_where_to_give_it(api: Api) -> None:
     schema = {"type": "object", "properties": {"api_key": {"type": "string"}}}
-    question = asked(api, 125, Elicitation(ElicitationKind.FORM, "Key?", schema, is_secret=True), number=125)
+    question = asked(api, 125, StepQuestion(QuestionKind.FORM, "Key?", schema, is_secret=True), number=125)
     answer = post(api, said("sk-4711", update_id=126, chat=125))
     assert (answer.json()["method"], answer.json()["chat_id"]) == ("sendMessage", 125)
     assert "/ui/elicitations" in answer.json()["text"]
@@ -207,7 +207,7 @@ def test_a_secret_is_refused_with_a_hint_where_to_give_it(api: Api) -> None:
 
 
 def test_an_approval_is_given_or_refused_by_a_button(api: Api) -> None:
-    may_it = Elicitation(ElicitationKind.APPROVAL, "May it?", APPROVAL_SCHEMA, details={"tool_name": "mail"})
+    may_it = StepQuestion(QuestionKind.APPROVAL, "May it?", APPROVAL_SCHEMA, details={"tool_name": "mail"})
     question = asked(api, 130, may_it, number=130)
     assert told(post(api, press(press_data(question["id"], 1), chat=130))) == "Noted: No"
     assert api.http.get(f"/elicitations/{question['id']}").json()["status"] == "declined"

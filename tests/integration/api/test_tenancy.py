@@ -19,6 +19,7 @@ from planq.api.access.scopes import opening_of
 from planq.api.intake.message_flow import plan_id_of
 from planq.shared.kernel.states import Strategy
 from planq.shared.platform.database import Database
+from planq.shared.schema import tables  # noqa: F401  (fills the metadata)
 from planq.shared.schema.tables import METADATA
 from planq.shared.subjects.conversations.store import ConversationStore
 from planq.shared.subjects.tenants.api_keys import ApiKeyStore
@@ -188,7 +189,7 @@ def _code(answer: httpx.Response) -> tuple[int, str]:
 
 def test_no_route_shows_or_changes_what_belongs_to_another_tenant(owned: Belongings) -> None:
     before = owned.rows()
-    assert [table for table in ("jobs", "steps", "events", "elicitations", "artifacts") if not before[table]] == []
+    assert [table for table in ("jobs", "steps", "events", "questions", "artifacts") if not before[table]] == []
     strangers = {name: str(uuid4()) if name.endswith("_id") else "0" for name in owned.ids}
     checked = 0
     for method, path in owned.operations():

@@ -10,8 +10,8 @@ from time import monotonic
 import httpx
 import pytest
 
-from planq.shared.kernel.questions import Elicitation
-from planq.shared.kernel.states import ElicitationKind
+from planq.shared.kernel.questions import StepQuestion
+from planq.shared.kernel.states import QuestionKind
 from tests.integration.api import control
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, problem_of
 from tests.support.waiting import eventually
@@ -77,7 +77,7 @@ def test_a_question_ends_the_wait_for_its_job_and_the_jobs_above(make_api: MakeA
     with ThreadPoolExecutor() as pool:
         waiting = [wait_in_background(api, job.id, pool) for job in (root, child)]
 
-        child.ask(0, Elicitation(ElicitationKind.FORM, "Where to?"))
+        child.ask(0, StepQuestion(QuestionKind.FORM, "Where to?"))
 
         found = [response.result(timeout=60).json() for response in waiting]
     assert [(job["status"], len(job["open_questions"])) for job in found] == [("input_required", 1)] * 2

@@ -13,15 +13,15 @@ import pytest
 from standardwebhooks import Webhook
 
 from planq.shared.agentic.turns.channel_kinds import ChannelKind
-from planq.shared.kernel.questions import Elicitation
-from planq.shared.kernel.states import ElicitationKind
+from planq.shared.kernel.questions import StepQuestion
+from planq.shared.kernel.states import QuestionKind
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets
 from tests.integration.api.conftest import SECRET_KEY, Api, problem_of
 from tests.integration.api.control import TOOLS, publish
-from tests.integration.api.test_elicitations import WHERE
 from tests.integration.api.test_messages import asks
+from tests.integration.api.test_questions import WHERE
 from tests.support.pictures import PNG, base64_of
 from tests.support.servers import TestPostgres
 
@@ -137,7 +137,7 @@ def test_a_secret_is_not_taken_over_a_channel_which_would_keep_it(api: Api) -> N
     publish(api, TOOLS)
     answer = signed(api, {**HELLO, "thread": "t3"}).json()
     schema = {"type": "object", "properties": {"api_key": {"type": "string"}}}
-    story = asks(api, answer["job_id"], Elicitation(ElicitationKind.FORM, "Key?", schema, is_secret=True))
+    story = asks(api, answer["job_id"], StepQuestion(QuestionKind.FORM, "Key?", schema, is_secret=True))
     (question,) = api.http.get(f"/jobs/{story.id}/elicitations").json()["items"]
 
     given = {"question_id": question["id"], "action": "accept", "from": {"external_id": "ada"}}

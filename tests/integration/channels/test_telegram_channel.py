@@ -272,11 +272,11 @@ def test_a_question_has_buttons(database_url: str) -> None:
     async def work(house: House) -> None:
         said = await house.says("x", CHAT, thread="7")
         await house.thread.run(
-            "INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, attempt, kind, message,"
+            "INSERT INTO questions (id, tenant_id, job_id, root_job_id, round, step_index, attempt, kind, message,"
             " schema) VALUES (gen_random_uuid(), 'default', %s, %s, 0, 0, 1, 'form', '**Which**?', %s)",
             *(said.job_id, said.job_id, '{"properties": {"colour": {"enum": ["red", "blue", "green"]}}}'),
         )
-        (question,) = await house.thread.run("SELECT id FROM elicitations")
+        (question,) = await house.thread.run("SELECT id FROM questions")
         await house.database.call("planq_send_question", "default", said.job_id, question["id"])
         await house.pass_over()
         (given,) = house.server.sent

@@ -10,7 +10,7 @@ import pytest
 
 from planq.shared.agentic.models.exchange import ToolCallRequest
 from planq.shared.agentic.turns.messages import MessageKind, Policy
-from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.kernel.states import QuestionStatus
 from planq.shared.platform.errors import ToolFailed
 from planq.shared.subjects.conversations.rules import history_messages
 from planq.shared.subjects.conversations.store import AnsweredQuestion, Arrival, ConversationStore
@@ -154,7 +154,7 @@ def test_a_message_answers_what_the_active_turn_asks_and_else_waits(play: Any) -
         (answered,) = [one for one in answers if one.outcome is Arrival.ANSWERED]
         assert (answered.job_id, len(answered.wakes)) == (first.job_id, 1)
         await harness.drain()
-        (asked,) = await thread.run("SELECT * FROM elicitations WHERE root_job_id = %s", first.job_id)
+        (asked,) = await thread.run("SELECT * FROM questions WHERE root_job_id = %s", first.job_id)
         assert (asked["status"], asked["channel"]) == ("accepted", "api")
         shown = await harness.turns.history("default", first.conversation_id, waits.job_id)
         assert [row.text for row in reversed(shown) if row.text] == ["look", "Yes!", "done"]
@@ -168,7 +168,7 @@ def test_a_question_is_put_again_after_every_second_message_in_a_row_that_does_n
         thread = Thread(harness.database)
         first = await says(harness, thread, "look")
         await harness.drain()
-        (asked,) = await thread.run("SELECT * FROM elicitations")
+        (asked,) = await thread.run("SELECT * FROM questions")
         for text in ("what is the weather?", "and tomorrow?", "hm", "well"):
             waits = await says(harness, thread, text)
             assert (waits.outcome, waits.missed) == (Arrival.ACCEPTED, asked["id"])
@@ -180,7 +180,7 @@ def test_a_question_is_put_again_after_every_second_message_in_a_row_that_does_n
         answered = await says(harness, thread, "go ahead")
         assert (answered.outcome, answered.answered) == (
             Arrival.ANSWERED,
-            AnsweredQuestion(asked["id"], ElicitationStatus.ACCEPTED),
+            AnsweredQuestion(asked["id"], QuestionStatus.ACCEPTED),
         )
         await harness.drain()
         reply = await ConversationStore(harness.database).reply("default", first.job_id)
@@ -198,7 +198,7 @@ def test_a_tenant_may_let_another_message_cancel_what_is_asked(play: Any, policy
         first = await says(harness, thread, "look")
         await harness.drain()
         other = await says(harness, thread, "what is the weather?", policy=policy, cancels_questions=True)
-        (asked,) = await thread.run("SELECT * FROM elicitations WHERE root_job_id = %s", first.job_id)
+        (asked,) = await thread.run("SELECT * FROM questions WHERE root_job_id = %s", first.job_id)
         if policy is Policy.REJECT:
             assert (other.outcome, asked["status"]) == (Arrival.REJECTED, "open")
             return

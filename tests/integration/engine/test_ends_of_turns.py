@@ -11,11 +11,11 @@ import pytest
 
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.questions import Elicitation, ElicitationAnswer, after_answer
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, JobStatus, Respond, StepKind
+from planq.shared.kernel.questions import QuestionAnswer, StepQuestion, after_answer
+from planq.shared.kernel.states import JobStatus, QuestionKind, QuestionStatus, Respond, StepKind
 from planq.shared.kernel.wakes import PlanWake
 from planq.shared.subjects.jobs.store import AnsweredBy
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from planq.worker.handlers.alarms import Alarms
 from planq.worker.tools.declare import tool
 from tests.support.clock import move_clock
@@ -23,7 +23,7 @@ from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
 HOUR = timedelta(hours=1)
-FORM = Elicitation(ElicitationKind.FORM, "which?", {"type": "object"})
+FORM = StepQuestion(QuestionKind.FORM, "which?", {"type": "object"})
 
 
 @tool(name="note", effect="read")
@@ -58,10 +58,10 @@ async def by_a_question_that_nobody_answers(harness: Harness, claim: StepClaim) 
 
 async def by_a_refusal(harness: Harness, claim: StepClaim) -> None:
     assert await harness.store.ask_step(claim, FORM, None)
-    (row,) = await Thread(harness.database).run("SELECT id FROM elicitations")
-    answer = ElicitationAnswer(FORM.kind, ElicitationStatus.DECLINED, None)
-    after = after_answer(answer, StepKind.ELICITATION)
-    found = await ElicitationStore(harness.database).answer("default", row["id"], answer, after, AnsweredBy())
+    (row,) = await Thread(harness.database).run("SELECT id FROM questions")
+    answer = QuestionAnswer(FORM.kind, QuestionStatus.DECLINED, None)
+    after = after_answer(answer, StepKind.QUESTION)
+    found = await QuestionStore(harness.database).answer("default", row["id"], answer, after, AnsweredBy())
     await harness.publish(found.wakes)
 
 

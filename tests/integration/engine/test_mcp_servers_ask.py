@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.kernel.questions import ElicitationAnswer, after_answer
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.kernel.questions import QuestionAnswer, after_answer
+from planq.shared.kernel.states import QuestionKind, QuestionStatus, StepKind
 from planq.shared.subjects.jobs.store import AnsweredBy
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from tests.integration.tools.mcp_probe import SERVERS, connected
 from tests.support.harness import Harness, ScriptedModel
 
@@ -25,15 +25,15 @@ STATE = 'opaque "1" é=='
     [
         (
             "book",
-            ElicitationKind.FORM,
+            QuestionKind.FORM,
             {"city": "Pisa"},
             {"where": {"action": "accept", "content": {"city": "Pisa"}}},
         ),
-        ("sign", ElicitationKind.URL, {}, {"door": {"action": "accept"}}),
+        ("sign", QuestionKind.URL, {}, {"door": {"action": "accept"}}),
     ],
 )
 def test_an_answer_reaches_the_server_after_worker_and_server_were_started_anew(
-    play: Callable[..., Any], tmp_path: Path, tool: str, kind: ElicitationKind, content: Any, said: Any
+    play: Callable[..., Any], tmp_path: Path, tool: str, kind: QuestionKind, content: Any, said: Any
 ) -> None:
     env = {"ASKER_FOLDER": str(tmp_path)}
     entry = {"command": sys.executable, "args": [str(SERVERS / "asker.py")], "env": env}
@@ -44,13 +44,13 @@ def test_an_answer_reaches_the_server_after_worker_and_server_were_started_anew(
             await asking.open()
             job, _ = await asking.run(plan={"calls": [{"tool_name": f"s_{tool}", "arguments": {}}]})
             assert job["status"] == "input_required"
-        questions = ElicitationStore(first.database)
-        (question,) = await questions.page("default", status=ElicitationStatus.OPEN, limit=10)
+        questions = QuestionStore(first.database)
+        (question,) = await questions.page("default", status=QuestionStatus.OPEN, limit=10)
         assert (question["kind"], question["details"]["server"]) == (kind, "s")
         async with connected(tmp_path, s=entry) as toolbox:
             going_on = Harness(first.database, ScriptedModel(), toolbox.tools())
             await going_on.open()
-            answer = ElicitationAnswer(kind, ElicitationStatus.ACCEPTED, content)
+            answer = QuestionAnswer(kind, QuestionStatus.ACCEPTED, content)
             after = after_answer(answer, StepKind.TOOL)
             asked = await questions.answer("default", question["id"], answer, after, AnsweredBy("ada", "test", None))
             await going_on.publish(asked.wakes)

@@ -121,10 +121,10 @@ def test_what_a_tool_wants_approved_is_an_operators_by_default(play: Any, asked:
         thread = Thread(harness.database)
         first = await speaks(harness, thread, "7", "Ada", "refund me")
         await harness.drain()
-        (question,) = await thread.run("SELECT * FROM elicitations")
+        (question,) = await thread.run("SELECT * FROM questions")
         assert question["asked_of"] == whom
         said = await speaks(harness, thread, "7", "Ada", "yes" if whom == "operator" else '{"city": "Pisa"}')
-        (question,) = await thread.run("SELECT status FROM elicitations")
+        (question,) = await thread.run("SELECT status FROM questions")
         is_theirs = whom == "asker"
         assert (question["status"], said.job_id == first.job_id) == ("accepted" if is_theirs else "open", is_theirs)
 

@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.questions import ElicitationAnswer, after_answer
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.kernel.questions import QuestionAnswer, after_answer
+from planq.shared.kernel.states import QuestionKind, QuestionStatus, StepKind
 from planq.shared.platform.errors import ToolFailed
 from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.subjects.jobs.store import AnsweredBy
-from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.questions.store import QuestionStore
 from planq.worker.tools import AnswerDeclined, ToolContext, tool
 from tests.support.children import DelegatingTool, child_plan
 from tests.support.clock import move_clock
@@ -28,7 +28,7 @@ Play = Callable[..., Any]
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 NIGHTS = {"type": "object", "properties": {"nights": {"type": "integer"}}, "required": ["nights"]}
-ACCEPTED, DECLINED = ElicitationStatus.ACCEPTED, ElicitationStatus.DECLINED
+ACCEPTED, DECLINED = QuestionStatus.ACCEPTED, QuestionStatus.DECLINED
 
 
 class Desk:
@@ -75,16 +75,16 @@ def plan(*calls: tuple[str, Mapping[str, Any]], **fields: Any) -> dict[str, Any]
 
 
 async def open_questions(harness: Harness) -> list[Any]:
-    store = ElicitationStore(harness.database)
-    return list(await store.page("default", status=ElicitationStatus.OPEN, limit=100))[::-1]
+    store = QuestionStore(harness.database)
+    return list(await store.page("default", status=QuestionStatus.OPEN, limit=100))[::-1]
 
 
 async def answer(
-    harness: Harness, question: Any, content: Any, status: ElicitationStatus = ACCEPTED, reason: str | None = None
+    harness: Harness, question: Any, content: Any, status: QuestionStatus = ACCEPTED, reason: str | None = None
 ) -> None:
-    said = ElicitationAnswer(ElicitationKind(question["kind"]), status, content, reason)
+    said = QuestionAnswer(QuestionKind(question["kind"]), status, content, reason)
     after = after_answer(said, StepKind(question["step_kind"]))
-    store = ElicitationStore(harness.database)
+    store = QuestionStore(harness.database)
     asked = await store.answer(
         "default", question["id"], said, after, AnsweredBy("ada", "test", reason, is_operator=True)
     )
@@ -179,8 +179,8 @@ ASKS = [
 ]
 
 
-@pytest.mark.parametrize("status", [ACCEPTED, DECLINED, ElicitationStatus.CANCELLED])
-def test_a_step_of_a_plan_asks_and_its_answer_is_its_output(play: Play, status: ElicitationStatus) -> None:
+@pytest.mark.parametrize("status", [ACCEPTED, DECLINED, QuestionStatus.CANCELLED])
+def test_a_step_of_a_plan_asks_and_its_answer_is_its_output(play: Play, status: QuestionStatus) -> None:
     desk = Desk()
     content = {"city": "Rome"} if status is ACCEPTED else None
 
@@ -416,7 +416,7 @@ def test_what_is_asked_ahead_of_a_step_that_does_not_begin_is_withdrawn(play: Pl
         first, second = await open_questions(harness)
         before = (await seen(harness, job["id"]))[0]["expires_at"]
         await answer(harness, first, {})
-        found = await ElicitationStore(harness.database).get("default", second["id"])
+        found = await QuestionStore(harness.database).get("default", second["id"])
         after, steps = await seen(harness, job["id"])
         return found["status"], steps[1]["status"], before > after["expires_at"]
 
@@ -434,7 +434,7 @@ def test_a_job_that_ends_withdraws_what_it_asked_ahead(play: Play, way: str) -> 
             await harness.open()
             await harness.sweeper.sweep()
             await harness.drain()
-        asked = await ElicitationStore(harness.database).page("default", limit=10)
+        asked = await QuestionStore(harness.database).page("default", limit=10)
         return [one["status"] for one in asked][::-1], (await seen(harness, job["id"]))[0]["status"]
 
     told, status = play(scenario, ScriptedModel(), Till().tools(), policy=PAY_ASKER)

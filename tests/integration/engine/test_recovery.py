@@ -197,7 +197,7 @@ def test_a_person_says_what_became_of_a_lost_call(play: Play, verdict: Verdict, 
         await lose_the_worker(harness, job_id)
         job, steps = await seen(harness, job_id)
         assert (job["status"], steps[0]["status"]) == ("input_required", "waiting")
-        assert steps[0]["elicitation_id"] is not None
+        assert steps[0]["question_id"] is not None
         await go_on(harness)
         assert bank.paid == [], "nothing goes on without a word"
         asked = await harness.requests.settle("default", job_id, 0, verdict)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from planq.shared.kernel.questions import Elicitation
-from planq.shared.kernel.states import ElicitationKind
+from planq.shared.kernel.questions import StepQuestion
+from planq.shared.kernel.states import QuestionKind
 from planq.shared.platform.errors import InvalidArguments, TooManyQuestions
 from tests.integration.engine.test_kept import begun, context_of, furnish
 from tests.integration.engine.test_questions import Desk, answer, open_questions, plan
@@ -16,8 +16,8 @@ from tests.support.harness import Harness, ScriptedModel
 
 __all__ = ["read"]
 
-WHERE = Elicitation(ElicitationKind.FORM, "Where to?", {"type": "object"})
-ACTED = Elicitation(ElicitationKind.OUTCOME, "Did it take effect?", {"type": "object"})
+WHERE = StepQuestion(QuestionKind.FORM, "Where to?", {"type": "object"})
+ACTED = StepQuestion(QuestionKind.OUTCOME, "Did it take effect?", {"type": "object"})
 
 
 def configure(read: Callable[..., Any], config: str) -> None:
@@ -51,7 +51,7 @@ def test_steps_that_ask_at_once_do_not_pass_the_bound_together(play: Play, read:
 
     assert len([one for one in came if one is True]) == 2
     assert len([one for one in came if isinstance(one, TooManyQuestions)]) == 4
-    assert len(read("SELECT 1 FROM elicitations WHERE status = 'open'")) == 2
+    assert len(read("SELECT 1 FROM questions WHERE status = 'open'")) == 2
 
 
 def test_whether_a_call_took_effect_is_asked_whatever_else_is_open(play: Play, read: Read) -> None:

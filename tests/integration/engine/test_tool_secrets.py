@@ -52,7 +52,7 @@ def run(play: Play, name: str, *, stored: bool = True, **arguments: Any) -> tupl
         _, [step] = await harness.requests.job("default", job_id)
         kept = []
         async with harness.database.connection() as connection:
-            for table in ("jobs", "steps", "events", "elicitations", "plans"):
+            for table in ("jobs", "steps", "events", "questions", "plans"):
                 column = "id" if table == "jobs" else "job_id"
                 rows = await connection.execute(
                     f"SELECT to_json(t)::text AS row FROM {table} t WHERE {column} = %s".encode(), [job_id]

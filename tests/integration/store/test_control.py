@@ -343,8 +343,8 @@ def test_a_question_is_answered_once(play: Any, outcome: Settlement) -> None:
         assert await rows.worker_registry.due_timers(10) == []
         row, steps = await rows.job(job)
         assert (row["status"], row["open_questions"]) == ("input_required", 1)
-        asked = await rows.run("SELECT id, status, kind, attempt FROM elicitations")
-        assert asked == [{"id": steps[0]["elicitation_id"], "status": "open", "kind": "outcome", "attempt": 1}]
+        asked = await rows.run("SELECT id, status, kind, attempt FROM questions")
+        assert asked == [{"id": steps[0]["question_id"], "status": "open", "kind": "outcome", "attempt": 1}]
         happened = outcome is Settlement.HAPPENED
         verdict = Verdict(outcome, {"value": "v"} if happened else None, None if happened else BOOM)
         asked = await rows.requests.settle("default", job, 0, verdict)

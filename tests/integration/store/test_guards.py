@@ -67,7 +67,7 @@ def test_an_attempt_that_is_over_asks_nobody(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         job_id, (stale,) = await moved_on(rows, "unsafe")
         assert not await rows.store.ask_step(stale, DID_IT, BOOM)
-        assert await rows.run("SELECT id FROM elicitations") == []
+        assert await rows.run("SELECT id FROM questions") == []
         row, (step,) = await rows.job(job_id)
         assert (row["status"], step["status"], step["attempt"]) == ("executing", "running", 2)
 
@@ -197,7 +197,7 @@ def test_a_question_of_a_paused_job_does_not_expire(play: Any) -> None:  # noqa:
         (late,) = await QuestionSweep(rows.database).expired(10)
         assert (await rows.requests.pause("default", job_id)).applied
         assert not (await QuestionSweep(rows.database).expire(late, FailStep(BOOM))).applied
-        assert [row["status"] for row in await rows.run("SELECT status FROM elicitations")] == ["open"]
+        assert [row["status"] for row in await rows.run("SELECT status FROM questions")] == ["open"]
 
     play(scenario)
 

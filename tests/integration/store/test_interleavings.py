@@ -20,8 +20,8 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.questions import Elicitation
-from planq.shared.kernel.states import ElicitationKind, JobStatus, Lane, Strategy
+from planq.shared.kernel.questions import StepQuestion
+from planq.shared.kernel.states import JobStatus, Lane, QuestionKind, Strategy
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
@@ -248,7 +248,7 @@ def test_two_questions_at_once_are_counted(race: Any) -> None:
         for _ in range(2):
             job_id, _ = await side.executing(READ)
             claims.append(await side.store.claim_step(StepRef(job_id, 0, 0)))
-        asked = Elicitation(ElicitationKind.FORM, "Where to?", {"type": "object"})
+        asked = StepQuestion(QuestionKind.FORM, "Where to?", {"type": "object"})
 
         async def second(other: Side) -> Any:
             try:

@@ -44,9 +44,9 @@ DAMAGE = {
     "window_differs": "UPDATE jobs SET places = 1, out_steps = 0, held_steps = 1",
     "held_and_not_counted": "UPDATE steps SET wake_at = NULL WHERE status = 'ready'",
     "questions_differ": "UPDATE jobs SET open_questions = 1",
-    "question_open_in_vain": "INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, "
+    "question_open_in_vain": "INSERT INTO questions (id, tenant_id, job_id, root_job_id, round, step_index, "
     "attempt, kind, message) SELECT id, tenant_id, id, id, 0, 0, 1, 'form', 'why?' FROM jobs",
-    "question_closed_too_soon": "UPDATE steps SET status = 'waiting', wake_at = now(), elicitation_id = job_id "
+    "question_closed_too_soon": "UPDATE steps SET status = 'waiting', wake_at = now(), question_id = job_id "
     "WHERE index = 0",
     "pending_differs": "UPDATE steps SET pending = 7 WHERE status = 'pending'",
     "ended_with_open_steps": "UPDATE jobs SET status = 'completed', open_steps = 0, finished_at = now()",
@@ -107,7 +107,7 @@ REFUSED = {
     "open_children_differ": [
         "UPDATE steps SET status = 'waiting', wake_at = now(), children = '{}', open_children = 1"
     ],
-    "question_without_wait": ["UPDATE steps SET elicitation_id = job_id"],
+    "question_without_wait": ["UPDATE steps SET question_id = job_id"],
     "joined_without_children": ["UPDATE steps SET joined = true"],
     "in_doubt_in_vain": ["UPDATE steps SET in_doubt = true"],
     "reused_and_run": ["UPDATE steps SET reused_job = job_id"],

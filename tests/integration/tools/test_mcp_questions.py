@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from planq.shared.agentic.tools.contract import AskingPerson, Tool, ToolContext
-from planq.shared.kernel.questions import Elicitation, ElicitationAnswer
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus
+from planq.shared.kernel.questions import QuestionAnswer, StepQuestion
+from planq.shared.kernel.states import QuestionKind, QuestionStatus
 from planq.shared.platform.errors import AnswerDeclined, AuthFailed, ToolFailed
 from planq.worker.handlers.questions import CallQuestions
 from planq.worker.tools.mcp import McpToolbox
 from tests.integration.tools.mcp_probe import SERVERS, HttpProbe, connected, stdio, tool
 
-ACCEPTED, DECLINED, CANCELLED = ElicitationStatus.ACCEPTED, ElicitationStatus.DECLINED, ElicitationStatus.CANCELLED
+ACCEPTED, DECLINED, CANCELLED = QuestionStatus.ACCEPTED, QuestionStatus.DECLINED, QuestionStatus.CANCELLED
 STATE = 'opaque "1" é=='
 WHERE = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 PISA = {"city": "Pisa"}
@@ -31,10 +31,10 @@ class Step:
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context
-        self.answers: list[ElicitationAnswer] = []
+        self.answers: list[QuestionAnswer] = []
         self.can_seal = False
 
-    async def asks(self, called: Tool) -> Elicitation:
+    async def asks(self, called: Tool) -> StepQuestion:
         """Call the tool, and return what it asks."""
         with pytest.raises(AskingPerson) as asking:
             await self.call(called)
@@ -47,11 +47,11 @@ class Step:
         return await called.call({}, dataclasses.replace(self._context, people=people))
 
     def answer(
-        self, question: Elicitation, content: Any = None, status: ElicitationStatus = ACCEPTED, **more: Any
+        self, question: StepQuestion, content: Any = None, status: QuestionStatus = ACCEPTED, **more: Any
     ) -> None:
         """Answer a question; its state goes through JSON, as in the database."""
         state = json.loads(json.dumps(question.state))
-        said = ElicitationAnswer(question.kind, status, content, ordinal=question.ordinal, state=state, **more)
+        said = QuestionAnswer(question.kind, status, content, ordinal=question.ordinal, state=state, **more)
         self.answers.append(said)
 
 
@@ -86,7 +86,7 @@ def test_an_answer_goes_back_with_the_servers_state_unchanged_from_another_worke
 ) -> None:
     async def ask(toolbox: McpToolbox, step: Step) -> None:
         question = await step.asks(tool(toolbox, "s_book"))
-        assert (question.kind, question.message, question.schema) == (ElicitationKind.FORM, "Where to?", WHERE)
+        assert (question.kind, question.message, question.schema) == (QuestionKind.FORM, "Where to?", WHERE)
         assert question.details == {"server": "s", "tool": "book"}
         step.answer(question, {**PISA, "unasked": {"deep": [1]}})
 
@@ -130,7 +130,7 @@ def test_a_url_is_shown_and_a_person_confirms(asker: Callable[..., None], tmp_pa
     async def scenario(toolbox: McpToolbox, step: Step) -> None:
         sign = tool(toolbox, "s_sign")
         question = await step.asks(sign)
-        assert (question.kind, question.url) == (ElicitationKind.URL, "https://bank.example/sign?id=7")
+        assert (question.kind, question.url) == (QuestionKind.URL, "https://bank.example/sign?id=7")
         assert (question.schema, question.details["domain"]) == (None, "bank.example")
         step.answer(question, {})
         assert await step.call(sign) == {"text": '{"door": "accept"}'}
@@ -193,7 +193,7 @@ def test_a_tool_of_the_sdk_that_asks_while_its_call_runs_gets_the_answer_of_a_pe
             with pytest.raises(ToolFailed, match="asks_in_calls"):
                 await Step(context).call(tool(toolbox, "s_visit"))
 
-    async def asked(status: ElicitationStatus, said: str) -> None:
+    async def asked(status: QuestionStatus, said: str) -> None:
         step = Step(context)
         async with connected(tmp_path, s={**entry, "planq": {"asks_in_calls": True}}) as toolbox:
             visit = tool(toolbox, "s_visit")
@@ -215,7 +215,7 @@ def test_a_url_is_shown_anew_where_the_server_has_forgotten_its_state(
         step.answer(await step.asks(sign), {})
         (tmp_path / "epoch").write_text("2")
         again = await step.asks(sign)
-        assert (again.kind, again.ordinal) == (ElicitationKind.URL, 1)
+        assert (again.kind, again.ordinal) == (QuestionKind.URL, 1)
 
     asker(scenario)
 
@@ -286,7 +286,7 @@ def test_a_question_in_the_middle_of_a_call_that_may_be_repeated_is_put_to_a_per
 ) -> None:
     async def ask(toolbox: McpToolbox, step: Step) -> None:
         question = await step.asks(tool(toolbox, "s_middle"))
-        assert (question.kind, question.message) == (ElicitationKind.FORM, "Where to?")
+        assert (question.kind, question.message) == (QuestionKind.FORM, "Where to?")
         step.answer(question, PISA)
 
     async def go_on(toolbox: McpToolbox, step: Step) -> None:
@@ -318,12 +318,12 @@ def test_a_question_in_the_middle_is_declined_where_it_may_belong_to_several_cal
 
 @pytest.mark.parametrize("status", [ACCEPTED, DECLINED])
 def test_a_call_that_is_refused_until_one_has_signed_in_is_made_again(
-    asker: Callable[..., None], tmp_path: Path, status: ElicitationStatus
+    asker: Callable[..., None], tmp_path: Path, status: QuestionStatus
 ) -> None:
     async def scenario(toolbox: McpToolbox, step: Step) -> None:
         elsewhere = tool(toolbox, "s_elsewhere")
         question = await step.asks(elsewhere)
-        assert (question.kind, question.url) == (ElicitationKind.URL, "https://bank.example/in")
+        assert (question.kind, question.url) == (QuestionKind.URL, "https://bank.example/in")
         step.answer(question, {}, status)
         if status is DECLINED:
             with pytest.raises(AnswerDeclined):

@@ -284,7 +284,7 @@ def test_required_arguments_are_filled_from_defaults_and_what_is_missing_can_be_
         "message": 'Tool "fetch" requires additional parameters.',
         "schema": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]},
     }
-    assert asked.steps[1].kind is StepKind.ELICITATION
+    assert asked.steps[1].kind is StepKind.QUESTION
 
 
 def test_only_required_arguments_with_a_default_are_filled_in() -> None:
@@ -307,7 +307,7 @@ def test_what_follows_a_question_or_an_abort_is_dropped_and_counted() -> None:
     assert found.dropped == 2
     assert [(step.kind, step.depends_on, step.inputs) for step in found.steps] == [
         (StepKind.TOOL, (), ()),
-        (StepKind.ELICITATION, (0,), (0,)),
+        (StepKind.QUESTION, (0,), (0,)),
     ]
     assert len(found.plan.calls) == 2
     assert ended.dropped == 1

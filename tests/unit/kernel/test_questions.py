@@ -11,12 +11,12 @@ import pytest
 from planq.shared.kernel.questions import (
     APPROVAL_SCHEMA,
     ContinueStep,
-    ElicitationAnswer,
     FailStep,
+    QuestionAnswer,
     SucceedStep,
     after_answer,
 )
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.kernel.states import QuestionKind, QuestionStatus, StepKind
 from planq.shared.subjects.questions.answering import (
     ASSENT,
     REFUSAL,
@@ -28,7 +28,7 @@ from planq.shared.subjects.questions.answering import (
 
 CASES = json.loads((Path(__file__).parents[2] / "data/cases/agently_plan.json").read_text("utf-8"))["cases"]
 STATUS = {"accept": "accepted", "decline": "declined", "cancel": "cancelled"}
-FORM, APPROVAL = ElicitationKind.FORM, ElicitationKind.APPROVAL
+FORM, APPROVAL = QuestionKind.FORM, QuestionKind.APPROVAL
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,19 @@ def test_an_action_has_many_names(action: str, expected: str) -> None:
     assert action_of(action) == STATUS[expected]
 
 
-@pytest.mark.parametrize("step_kind", [StepKind.TOOL, StepKind.ELICITATION])
-@pytest.mark.parametrize("kind", [FORM, APPROVAL, ElicitationKind.URL])
-@pytest.mark.parametrize("status", [s for s in ElicitationStatus if s is not ElicitationStatus.OPEN])
+@pytest.mark.parametrize("step_kind", [StepKind.TOOL, StepKind.QUESTION])
+@pytest.mark.parametrize("kind", [FORM, APPROVAL, QuestionKind.URL])
+@pytest.mark.parametrize("status", [s for s in QuestionStatus if s is not QuestionStatus.OPEN])
 def test_an_answer_ends_the_step_or_lets_its_tool_go_on(
-    kind: ElicitationKind, status: ElicitationStatus, step_kind: StepKind
+    kind: QuestionKind, status: QuestionStatus, step_kind: StepKind
 ) -> None:
-    after = after_answer(ElicitationAnswer(kind, status, reason="because"), step_kind, limit_seconds=7)
+    after = after_answer(QuestionAnswer(kind, status, reason="because"), step_kind, limit_seconds=7)
 
-    is_question = step_kind is StepKind.ELICITATION
-    if status is ElicitationStatus.EXPIRED:
+    is_question = step_kind is StepKind.QUESTION
+    if status is QuestionStatus.EXPIRED:
         assert isinstance(after, FailStep)
         assert (after.error.code, "7 s" in after.error.message) == ("human_wait_timeout", True)
-    elif status is ElicitationStatus.ACCEPTED:
+    elif status is QuestionStatus.ACCEPTED:
         assert after == (SucceedStep(None) if is_question else ContinueStep())
     elif is_question or kind is APPROVAL:
         assert isinstance(after, FailStep)
@@ -62,9 +62,9 @@ def test_an_answer_ends_the_step_or_lets_its_tool_go_on(
 
 
 def test_a_default_counts_as_accepted_when_nobody_answers() -> None:
-    expired = ElicitationAnswer(FORM, ElicitationStatus.EXPIRED, {"city": "Pisa"})
+    expired = QuestionAnswer(FORM, QuestionStatus.EXPIRED, {"city": "Pisa"})
 
-    assert after_answer(expired, StepKind.ELICITATION) == SucceedStep({"city": "Pisa"})
+    assert after_answer(expired, StepKind.QUESTION) == SucceedStep({"city": "Pisa"})
     assert after_answer(expired, StepKind.TOOL) == ContinueStep()
 
 
@@ -85,7 +85,7 @@ def one_value(**schema: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"v": schema}, "required": ["v"], "additionalProperties": False}
 
 
-MESSAGES: list[tuple[ElicitationKind, Any, str, tuple[str, Any] | None]] = [
+MESSAGES: list[tuple[QuestionKind, Any, str, tuple[str, Any] | None]] = [
     (APPROVAL, APPROVAL_SCHEMA, " Yes! ", ("accepted", {})),
     (APPROVAL, APPROVAL_SCHEMA, "no", ("declined", None)),
     (APPROVAL, APPROVAL_SCHEMA, "cancel", ("cancelled", None)),
@@ -126,14 +126,14 @@ MESSAGES: list[tuple[ElicitationKind, Any, str, tuple[str, Any] | None]] = [
     (FORM, one_value(type="integer"), '{"v": 1}', ("accepted", {"v": 1})),
     (FORM, {"type": "object"}, '{"a": [1]}', ("accepted", {"a": [1]})),
     (FORM, {"type": "object"}, "[" * 5_000, None),
-    (ElicitationKind.OUTCOME, {"type": "object"}, "{}", None),
-    (ElicitationKind.URL, None, "yes", None),
+    (QuestionKind.OUTCOME, {"type": "object"}, "{}", None),
+    (QuestionKind.URL, None, "yes", None),
 ]
 
 
 @pytest.mark.parametrize(("kind", "schema", "text", "expected"), MESSAGES)
 def test_a_message_answers_a_question_that_it_fits(
-    kind: ElicitationKind, schema: Any, text: str, expected: tuple[str, Any] | None
+    kind: QuestionKind, schema: Any, text: str, expected: tuple[str, Any] | None
 ) -> None:
     answer = answer_of_message(kind, schema, text)
     assert (None if answer is None else (str(answer.status), answer.content)) == expected
@@ -148,4 +148,4 @@ def test_every_word_of_assent_and_refusal_means_one_thing() -> None:
 
 def test_only_words_for_an_action_are_known_ones() -> None:
     assert [known_action(word) for word in ("accpet", "", "whatever", "да")] == [None] * 4
-    assert known_action(" Reject ") is ElicitationStatus.DECLINED
+    assert known_action(" Reject ") is QuestionStatus.DECLINED

@@ -26,7 +26,7 @@ from planq.shared.kernel.retry import (
     after_loss,
     apart,
 )
-from planq.shared.kernel.states import Effect, ElicitationKind, Recovery
+from planq.shared.kernel.states import Effect, QuestionKind, Recovery
 from planq.shared.platform.errors import (
     AuthFailed,
     Cancelled,
@@ -215,7 +215,7 @@ def test_a_question_says_what_to_look_up_and_what_may_be_answered() -> None:
 
     assert isinstance(decided, AskPerson)
     asked = decided.question
-    assert (asked.kind, asked.schema) == (ElicitationKind.OUTCOME, OUTCOME_SCHEMA)
+    assert (asked.kind, asked.schema) == (QuestionKind.OUTCOME, OUTCOME_SCHEMA)
     assert OUTCOME_SCHEMA["properties"]["outcome"] == {"enum": ["happened", "did_not_happen", "unknown"]}
     assert (asked.details["tool_name"], asked.details["idempotency_key"]) == ("pay", f"{JOB}/2")
     assert "pay was cut off (x)" in asked.message

@@ -269,7 +269,7 @@ def test_a_statement_that_could_touch_another_tenants_rows_is_found(statement: s
         "SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id) "
         "SELECT * FROM steps s JOIN tree t ON t.id = s.job_id",
         "PERFORM FROM jobs WHERE id = p_job AND tenant_id = p_tenant; UPDATE steps SET note = 1 WHERE job_id = p_job",
-        "SELECT * INTO e FROM elicitations WHERE id = p_id AND tenant_id = p_tenant; "
+        "SELECT * INTO e FROM questions WHERE id = p_id AND tenant_id = p_tenant; "
         "SELECT 1 FROM jobs WHERE id = e.job_id",
         "INSERT INTO events (tenant_id, job_id, kind) VALUES (%(tenant_id)s, %(id)s, 'x')",
     ],

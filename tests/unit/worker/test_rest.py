@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from planq.worker.batches import HOLD, ProviderBatchDuty
 
 from planq.api import app as api
 from planq.api.access.limits import RateLimits
@@ -27,6 +26,7 @@ from planq.shared.platform.database import QUERIES, Database, Rows
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.batches.provider_store import ProviderBatches
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
+from planq.worker.batches import HOLD, ProviderBatchDuty
 from planq.worker.container import WorkerIdentity
 from planq.worker.engine.fence import Lease
 from planq.worker.engine.in_flight import InFlightWork

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 from planq.shared.agentic.schema.schemas import check_schema, is_deeper_than
 from planq.shared.agentic.tools.contract import AsksPeople
 from planq.shared.kernel.questions import (
-    MAX_ELICITATION_CHARS,
-    Elicitation,
-    ElicitationAnswer,
+    MAX_QUESTION_CHARS,
+    QuestionAnswer,
+    StepQuestion,
     declined_error,
 )
-from planq.shared.kernel.states import ElicitationKind, ElicitationStatus
+from planq.shared.kernel.states import QuestionKind, QuestionStatus
 from planq.shared.platform.errors import Misconfigured
 from planq.shared.platform.values.encoding import encode
 from planq.shared.subjects.tenants.secrecy import is_secret, secret_fields, texts_in
@@ -136,18 +136,18 @@ class Conversation:
         responses = {key: response_of(need.requests[key], self._answers[one]) for key, one in answered.items()}
         return Resumption(responses, need.state)
 
-    def _ask(self, params: Mapping[str, Any], state: Mapping[str, Any]) -> ElicitationAnswer:
+    def _ask(self, params: Mapping[str, Any], state: Mapping[str, Any]) -> QuestionAnswer:
         if self._people is None:
             raise ToolError(f"{self._what} asks a person something, and here nobody can be asked")
         details = {"server": self._server, "tool": self._tool}
         if not _is_url(params):
-            question = Elicitation(
-                ElicitationKind.FORM, params["message"], params["requestedSchema"], details=details, state=state
+            question = StepQuestion(
+                QuestionKind.FORM, params["message"], params["requestedSchema"], details=details, state=state
             )
         else:
             details["domain"] = urlsplit(params["url"]).hostname or ""
-            question = Elicitation(
-                ElicitationKind.URL, params["message"], url=params["url"], details=details, state=state
+            question = StepQuestion(
+                QuestionKind.URL, params["message"], url=params["url"], details=details, state=state
             )
         return self._people.answer_to(question)
 
@@ -168,10 +168,10 @@ class Conversation:
         return f"MCP server {self._server!r}, tool {self._tool!r},"
 
 
-def response_of(params: Mapping[str, Any], answer: ElicitationAnswer) -> dict[str, Any]:
+def response_of(params: Mapping[str, Any], answer: QuestionAnswer) -> dict[str, Any]:
     """Return an answer as the protocol has it (`ElicitResult`); of a form what its schema names, and nothing else."""
     if not answer.is_accepted:
-        return {"action": "cancel" if answer.status is ElicitationStatus.CANCELLED else "decline"}
+        return {"action": "cancel" if answer.status is QuestionStatus.CANCELLED else "decline"}
     if _is_url(params):
         return {"action": "accept"}
     named = params["requestedSchema"].get("properties", {})
@@ -187,7 +187,7 @@ def _need_of(state: Mapping[str, Any]) -> Need:
     return Need(dict(state["requests"]), state["state"], state["calls_anew"])
 
 
-def _secrets_in(answer: ElicitationAnswer) -> Iterator[str]:
+def _secrets_in(answer: QuestionAnswer) -> Iterator[str]:
     if answer.sealed_as is None or not isinstance(answer.content, Mapping):
         return
     state = answer.state
@@ -221,8 +221,8 @@ def _forms_of(text: str) -> Iterator[str]:
 
 
 def _faults(params: Mapping[str, Any], secret_forms: bool) -> Iterator[str]:
-    if len(params["message"]) > MAX_ELICITATION_CHARS:
-        yield f"its message has more than {MAX_ELICITATION_CHARS} characters"
+    if len(params["message"]) > MAX_QUESTION_CHARS:
+        yield f"its message has more than {MAX_QUESTION_CHARS} characters"
     if _is_url(params):
         yield from _faults_of_url(params["url"])
     else:

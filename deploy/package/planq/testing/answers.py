@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planq.shared.agentic.tools.contract import Question
-from planq.shared.kernel.questions import Elicitation, ElicitationAnswer
-from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.kernel.questions import QuestionAnswer, StepQuestion
+from planq.shared.kernel.states import QuestionStatus
 from planq.shared.platform.errors import AnswerDeclined, Cancelled
 from planq.shared.subjects.questions.answering import content_defects
 
@@ -37,7 +37,7 @@ class People:
         self._given = iter(()) if callable(answers) else iter(answers)
         self.asked: list[AskedQuestion] = []
 
-    def answer(self, asked: Elicitation, step: int = 0) -> ElicitationAnswer | None:
+    def answer(self, asked: StepQuestion, step: int = 0) -> QuestionAnswer | None:
         """Return the next answer, None where there is none; raises `AssertionError` for one that the API refuses."""
         question = AskedQuestion(
             asked.message, asked.schema, asked.default, kind=str(asked.kind), step=step, details=asked.details
@@ -49,14 +49,14 @@ class People:
         whom = asked.asked_of.kind
         if isinstance(given, AnswerDeclined | Cancelled):
             declined = isinstance(given, AnswerDeclined)
-            status = ElicitationStatus.DECLINED if declined else ElicitationStatus.CANCELLED
-            return ElicitationAnswer(
+            status = QuestionStatus.DECLINED if declined else QuestionStatus.CANCELLED
+            return QuestionAnswer(
                 asked.kind, status, None, given.message or None, asked.ordinal, asked.details, asked.state, whom
             )
         if defects := content_defects(asked.schema, given):
             problems = "; ".join(f"{one['pointer']}: {one['message']}" for one in defects)
             raise AssertionError(f"the answer to {asked.message!r} breaks its schema: {problems}")
-        accepted = ElicitationStatus.ACCEPTED
-        return ElicitationAnswer(
+        accepted = QuestionStatus.ACCEPTED
+        return QuestionAnswer(
             asked.kind, accepted, dict(given), None, asked.ordinal, asked.details, asked.state, whom
         )

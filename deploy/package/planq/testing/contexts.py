@@ -8,7 +8,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from planq.shared.agentic.tools.contract import ToolContext
-from planq.shared.kernel.questions import Elicitation, ElicitationAnswer
+from planq.shared.kernel.questions import QuestionAnswer, StepQuestion
 from planq.shared.platform.errors import InternalFault
 from planq.testing.answers import Answers, People
 
@@ -20,13 +20,13 @@ JOB = UUID(int=1)
 class _ScriptedPeople:
     people: People
 
-    def answer_to(self, question: Elicitation) -> ElicitationAnswer:
+    def answer_to(self, question: StepQuestion) -> QuestionAnswer:
         answer = self.people.answer(question)
         if answer is None:
             raise InternalFault(f"the tool asked {question.message!r}, and the test has no answer to that")
         return answer
 
-    def given(self) -> tuple[ElicitationAnswer, ...]:
+    def given(self) -> tuple[QuestionAnswer, ...]:
         return ()
 
 

@@ -18,9 +18,9 @@ from planq.shared.kernel.claims import StageClaim, StepClaim, as_planned
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ONE_ROUND, Approved, ArtifactRecord, Consequence, FollowUp, TransitionResult
 from planq.shared.kernel.questions import (
-    Elicitation,
-    ElicitationAnswer,
     FailStep,
+    QuestionAnswer,
+    StepQuestion,
     SucceedStep,
     after_answer,
 )
@@ -64,8 +64,8 @@ class StepRow:
     output: Any = None
     error: ErrorRecord | None = None
     in_doubt: bool = False
-    question: Elicitation | None = None
-    answers: list[ElicitationAnswer] = field(default_factory=list)
+    question: StepQuestion | None = None
+    answers: list[QuestionAnswer] = field(default_factory=list)
     artifact: ArtifactRecord | None = None
 
 
@@ -480,9 +480,9 @@ class MemoryStore:
         self,
         claim: StepClaim,
         /,
-        question: Elicitation,
+        question: StepQuestion,
         error: ErrorRecord | None = None,
-        ahead: Sequence[tuple[int, Elicitation]] = (),
+        ahead: Sequence[tuple[int, StepQuestion]] = (),
     ) -> bool:
         index = claim.ref.index
         if not self._apply(StepAsked(claim.attempt), index):
@@ -495,7 +495,7 @@ class MemoryStore:
         )
         return True
 
-    def settle(self, index: int, answer: ElicitationAnswer) -> None:
+    def settle(self, index: int, answer: QuestionAnswer) -> None:
         """Give a step the answer to what it asks."""
         row = self.rows[index]
         question, row.question = row.question, None

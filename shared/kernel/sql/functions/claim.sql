@@ -293,7 +293,7 @@ BEGIN
             'kind', e.kind, 'status', e.status, 'content', e.content, 'reason', e.reason, 'ordinal', e.ordinal,
             'details', coalesce(e.details, '{}'), 'state', e.state, 'asked_of', e.asked_of,
             'sealed_as', CASE WHEN e.is_secret AND e.status = 'accepted' THEN planq_sealed_as(e.id) END) ORDER BY e.id), '[]')
-        INTO v_answers FROM elicitations e
+        INTO v_answers FROM questions e
         WHERE e.job_id = s.job_id AND e.step_index = s.index AND e.status <> 'open' AND e.kind <> 'outcome' AND NOT e.is_spent;
     END IF;
     IF j.has_block OR j.parent_job_id IS NOT NULL THEN

@@ -33,7 +33,7 @@ BEGIN
     PERFORM planq_owe(ARRAY[p_job]);
     PERFORM planq_end_waits(ARRAY[p_job]);
     UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
-        elicitation_id = NULL
+        question_id = NULL
     WHERE job_id = p_job AND status = ANY (planq_step_unfinished());
     UPDATE jobs SET status = p_status, finished_at = planq_clock(), stage_worker = NULL,
         error = coalesce(p_error, CASE WHEN failed_steps > 0 THEN planq_first_failure(id) END),
@@ -74,7 +74,7 @@ BEGIN
         PERFORM planq_owe(v_ids);
         PERFORM planq_end_waits(v_ids);
         UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
-            elicitation_id = NULL
+            question_id = NULL
         WHERE job_id = ANY (v_ids) AND status = ANY (planq_step_unfinished());
         UPDATE jobs SET status = 'cancelled', finished_at = planq_clock(), stage_worker = NULL, is_joined = true,
             error = CASE WHEN failed_steps > 0 THEN planq_first_failure(id) END,
@@ -204,7 +204,7 @@ DECLARE
     v_pause CONSTANT interval := planq_now() - j.paused_at;
 BEGIN
     UPDATE steps SET wake_at = wake_at + v_pause
-    WHERE job_id = j.id AND status = ANY (planq_step_waiting()) AND elicitation_id IS NOT NULL;
+    WHERE job_id = j.id AND status = ANY (planq_step_waiting()) AND question_id IS NOT NULL;
     PERFORM planq_credit_pause(j.id);
     UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
         rounds_deadline = rounds_deadline + v_pause,
@@ -267,7 +267,7 @@ BEGIN
     UPDATE steps SET wakes = 0,
         wake_at = CASE WHEN status = ANY (planq_step_ready()) THEN greatest(run_at, planq_now()) ELSE wake_at + v_pause END
     WHERE job_id = ANY (v_below) AND ((status = ANY (planq_step_ready()) AND wake_at IS NOT NULL)
-                                      OR (status = ANY (planq_step_waiting()) AND elicitation_id IS NOT NULL));
+                                      OR (status = ANY (planq_step_waiting()) AND question_id IS NOT NULL));
     UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
         rounds_deadline = rounds_deadline + v_pause,
         wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, planq_now()) END, wakes = 0
@@ -316,7 +316,7 @@ BEGIN
     FROM counted c WHERE s.job_id = p_job AND s.round = p_round AND s.index = c.index;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     -- A fresh start asks anew.
-    UPDATE elicitations e SET is_spent = true FROM steps s
+    UPDATE questions e SET is_spent = true FROM steps s
     WHERE e.job_id = p_job AND NOT e.is_spent AND s.job_id = p_job AND s.index = e.step_index
       AND s.status = ANY (planq_step_unstarted());
     RETURN v_count;

@@ -88,7 +88,7 @@ BEGIN
         finished_at = greatest(started_at, planq_clock() - make_interval(secs => coalesce(i.unit_seconds, 0))),
         wake_at = NULL, wakes = 0, deadline = NULL
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
-      AND (status = ANY (v_running) OR (status = ANY (v_waiting) AND elicitation_id IS NULL AND (waits_for IS NULL OR joined)))
+      AND (status = ANY (v_running) OR (status = ANY (v_waiting) AND question_id IS NULL AND (waits_for IS NULL OR joined)))
     RETURNING * INTO s;
     IF s.job_id IS NOT NULL AND (i.hash IS NOT NULL OR i.artifact IS NOT NULL) THEN
         PERFORM planq_keep_outcome(s.tenant_id, i.job, i.index, s.tool_name, s.output, s.payload_hash, i.artifact::json);

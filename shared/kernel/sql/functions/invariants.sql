@@ -50,7 +50,7 @@ BEGIN
             NULL;
     END CASE;
     ASSERT (NEW.finished_at IS NOT NULL) = (NEW.status = ANY (planq_step_ended())), 'end_without_time';
-    ASSERT NEW.elicitation_id IS NULL OR NEW.status = ANY (planq_step_waiting()), 'question_without_wait';
+    ASSERT NEW.question_id IS NULL OR NEW.status = ANY (planq_step_waiting()), 'question_without_wait';
     ASSERT NOT NEW.joined OR (NEW.children IS NOT NULL AND NEW.status <> ALL (planq_step_pending())), 'joined_without_children';
     -- A tool that cannot find out would be called, or given up, for nothing.
     ASSERT NOT NEW.in_doubt OR (NEW.effect = 'unsafe' AND NEW.recovery = 'find_out'), 'in_doubt_in_vain';

@@ -137,7 +137,7 @@ BEGIN
             status = CASE WHEN status = ANY (planq_step_pending()) THEN 'skipped' ELSE 'failed' END,
             error = CASE WHEN status <> ALL (planq_step_pending()) THEN p_error END,
             output = NULL,
-            elicitation_id = NULL,
+            question_id = NULL,
             finished_at = planq_clock(),
             wake_at = NULL,
             deadline = NULL

@@ -59,7 +59,7 @@ CREATE FUNCTION planq_ask_step(
 DECLARE
     j jobs%ROWTYPE;
     q record;
-    v_ahead elicitations;
+    v_ahead questions;
     v_wait interval;
     v_due timestamptz;
 BEGIN
@@ -72,7 +72,7 @@ BEGIN
         id uuid, kind text, message text, schema text, url text, details text, "default" text, ordinal int, state text,
         asked_of text, asked_ids text[], call text, is_secret boolean
     );
-    SELECT * INTO v_ahead FROM elicitations
+    SELECT * INTO v_ahead FROM questions
     WHERE job_id = p_job AND step_index = p_index AND waiting_since IS NULL AND NOT is_spent AND call_sha256 = q.call
       AND (status = 'open' OR asked_of = q.asked_of)
     ORDER BY id DESC LIMIT 1;
@@ -85,16 +85,16 @@ BEGIN
     END IF;
     v_wait := make_interval(secs => coalesce((j.limits->>'human_wait_seconds')::float8, 86400));
     v_due := coalesce(j.paused_at, planq_now()) + v_wait;
-    UPDATE steps SET status = 'waiting', elicitation_id = coalesce(v_ahead.id, q.id), asked_at = planq_now(), error = p_error,
+    UPDATE steps SET status = 'waiting', question_id = coalesce(v_ahead.id, q.id), asked_at = planq_now(), error = p_error,
         wake_at = v_due, worker_id = NULL, deadline = NULL,
         worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, in_message_flow, round, step_index, attempt, ordinal, kind, message,
-                              schema, url, details, default_content, state, asked_of, asked_ids, call_sha256, is_secret,
-                              waiting_since, created_at)
+    INSERT INTO questions (id, tenant_id, job_id, root_job_id, in_message_flow, round, step_index, attempt, ordinal, kind, message,
+                           schema, url, details, default_content, state, asked_of, asked_ids, call_sha256, is_secret,
+                           waiting_since, created_at)
     VALUES (coalesce(v_ahead.id, q.id), j.tenant_id, p_job, coalesce(j.root_job_id, p_job), j.in_message_flow, p_round, p_index,
             p_attempt, coalesce(q.ordinal, 0), q.kind, q.message, q.schema::json, q.url, q.details::json, q."default"::json, q.state::json,
             coalesce(q.asked_of, 'anyone'), q.asked_ids, q.call, coalesce(q.is_secret, false), planq_now(), planq_now())
@@ -126,11 +126,11 @@ BEGIN
     ) LOOP
         UPDATE steps SET is_asked_ahead = true
         WHERE job_id = j.id AND round = j.round AND index = q.step AND status = ANY (planq_step_unstarted())
-          AND NOT EXISTS (SELECT FROM elicitations e
+          AND NOT EXISTS (SELECT FROM questions e
                           WHERE e.job_id = j.id AND e.step_index = q.step AND e.kind = q.kind AND NOT e.is_spent);
         CONTINUE WHEN NOT FOUND;
-        INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, in_message_flow, round, step_index, attempt, kind,
-                                  message, schema, details, asked_of, asked_ids, call_sha256, created_at)
+        INSERT INTO questions (id, tenant_id, job_id, root_job_id, in_message_flow, round, step_index, attempt, kind,
+                               message, schema, details, asked_of, asked_ids, call_sha256, created_at)
         VALUES (q.id, j.tenant_id, j.id, coalesce(j.root_job_id, j.id), j.in_message_flow, j.round, q.step, 0, q.kind, q.message,
                 q.schema::json, q.details::json, q.asked_of, q.asked_ids, q.call, planq_now());
         PERFORM planq_append_event(j.tenant_id, j.id, 'asked_ahead', json_build_object(
@@ -142,7 +142,7 @@ END $$;
 -- Withdraws what was asked ahead of a step that ends: nobody will look at the answer.
 CREATE FUNCTION planq_withdraw_ahead() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE elicitations SET status = 'cancelled', answered_at = planq_clock()
+    UPDATE questions SET status = 'cancelled', answered_at = planq_clock()
     WHERE job_id = NEW.job_id AND step_index = NEW.index AND status = 'open' AND waiting_since IS NULL;
     RETURN NULL;
 END $$;
@@ -157,7 +157,7 @@ CREATE FUNCTION planq_sealed_as(p_id uuid) RETURNS text LANGUAGE sql IMMUTABLE A
 -- Erases what people gave as secrets for a step that ends.
 CREATE FUNCTION planq_erase_answers() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM tenant_secrets t USING elicitations e
+    DELETE FROM tenant_secrets t USING questions e
     WHERE e.job_id = NEW.job_id AND e.step_index = NEW.index AND e.is_secret
       AND t.tenant_id = e.tenant_id AND t.name = planq_sealed_as(e.id);
     RETURN NULL;
@@ -181,24 +181,24 @@ CREATE FUNCTION planq_answer_question(
 DECLARE
     i planq_outcome := json_populate_record(NULL::planq_outcome, p_item);
     a record;
-    q elicitations%ROWTYPE;
+    q questions%ROWTYPE;
     j jobs%ROWTYPE;
     s steps%ROWTYPE;
     v_result json;
 BEGIN
-    SELECT * INTO q FROM elicitations WHERE id = p_id AND tenant_id = p_tenant;
+    SELECT * INTO q FROM questions WHERE id = p_id AND tenant_id = p_tenant;
     IF q.id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
     END IF;
     PERFORM planq_lock_lineages(ARRAY[q.job_id]);
     SELECT * INTO j FROM jobs WHERE id = q.job_id FOR NO KEY UPDATE;
-    SELECT * INTO q FROM elicitations WHERE id = p_id FOR NO KEY UPDATE;
+    SELECT * INTO q FROM questions WHERE id = p_id FOR NO KEY UPDATE;
     SELECT * INTO s FROM steps WHERE job_id = q.job_id AND index = q.step_index;
     IF q.id IS NULL OR s.job_id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
     END IF;
     IF q.status <> 'open' OR j.status <> 'executing'
-       OR (q.waiting_since IS NOT NULL AND s.elicitation_id IS DISTINCT FROM p_id)
+       OR (q.waiting_since IS NOT NULL AND s.question_id IS DISTINCT FROM p_id)
        OR (p_due AND (s.wake_at > planq_now() OR j.paused_at IS NOT NULL)) THEN
         RETURN json_build_object('found', true, 'applied', false, 'job_id', q.job_id, 'round', q.round,
             'index', q.step_index, 'status', s.status, 'job_status', j.status);
@@ -217,7 +217,7 @@ BEGIN
     INSERT INTO tenant_secrets (tenant_id, name, key_id, sealed, created_at, updated_at)
     SELECT p_tenant, planq_sealed_as(p_id), a.sealed_key, decode(a.sealed, 'base64'), planq_now(), planq_now()
     WHERE a.sealed IS NOT NULL;
-    UPDATE elicitations SET status = a.status, content = a.content::json, reason = a.reason, answered_by = a.answered_by,
+    UPDATE questions SET status = a.status, content = a.content::json, reason = a.reason, answered_by = a.answered_by,
         channel = a.channel, answered_key = a.key, answered_key_id = a.key_id, answered_at = planq_clock()
     WHERE id = p_id;
     IF q.waiting_since IS NULL THEN
@@ -229,7 +229,7 @@ BEGIN
             'ready', '[]'::json, 'priority', j.priority, 'agent', j.agent_name, 'root', coalesce(j.root_job_id, j.id),
         'tenant', j.tenant_id);
     END IF;
-    UPDATE steps SET status = 'running', elicitation_id = NULL, wake_at = NULL, in_doubt = false, deadline = planq_now()
+    UPDATE steps SET status = 'running', question_id = NULL, wake_at = NULL, in_doubt = false, deadline = planq_now()
     WHERE job_id = q.job_id AND index = q.step_index;
     UPDATE jobs SET open_questions = open_questions - 1, out_steps = out_steps + 1 WHERE id = q.job_id;
     -- While the job is paused the wait stands still, and resuming moves the deadlines by the whole pause.
@@ -250,7 +250,7 @@ BEGIN
 END $$;
 
 -- Whether a question is asked of a person. Who holds a key and names no person speaks for the asker, not for one of several.
-CREATE FUNCTION planq_may_answer(e elicitations, p_person text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION planq_may_answer(e questions, p_person text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE e.asked_of
         WHEN 'anyone' THEN true
         WHEN 'asker' THEN p_person IS NULL OR p_person = ANY (e.asked_ids)
@@ -265,7 +265,7 @@ DECLARE
     q record;
 BEGIN
     FOR q IN
-        UPDATE elicitations e SET status = 'cancelled', answered_at = planq_clock()
+        UPDATE questions e SET status = 'cancelled', answered_at = planq_clock()
         FROM jobs j, steps s
         WHERE e.job_id = ANY (p_jobs) AND e.status = 'open' AND j.id = e.job_id AND s.job_id = e.job_id AND s.index = e.step_index
         RETURNING e.job_id, CASE WHEN e.waiting_since IS NULL THEN interval '0'
@@ -325,7 +325,7 @@ CREATE FUNCTION planq_people_seconds(p_jobs uuid[]) RETURNS float8 LANGUAGE sql 
         SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
     )
     SELECT coalesce(sum(extract(epoch FROM coalesce(e.answered_at, planq_now()) - e.waiting_since)), 0)::float8
-    FROM elicitations e WHERE e.job_id = ANY (ARRAY(SELECT t.id FROM tree t))
+    FROM questions e WHERE e.job_id = ANY (ARRAY(SELECT t.id FROM tree t))
 $$;
 
 -- The ids of a job and of all jobs above it.

@@ -115,7 +115,7 @@ DELETE FROM suspects n USING jobs j WHERE j.id = n.job_id AND planq_is_ended(j.s
 -- name: due_timers
 -- Waiting steps whose timer has run out.
 SELECT job_id, round, index, attempt FROM steps
-WHERE status = ANY (planq_step_waiting()) AND elicitation_id IS NULL AND wake_at <= planq_now() ORDER BY wake_at LIMIT %(limit)s
+WHERE status = ANY (planq_step_waiting()) AND question_id IS NULL AND wake_at <= planq_now() ORDER BY wake_at LIMIT %(limit)s
 
 -- name: expired_jobs
 -- Jobs that have used up the time they may be queued, or take as a whole; nobody is queued for longer than that.

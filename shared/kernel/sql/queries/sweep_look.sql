@@ -8,7 +8,7 @@
 -- others are joined. It would read all jobs until it finds one, so it is asked for the first one in the order of the index; what
 -- stands in an EXISTS has no order.
 SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
-    SELECT FROM steps WHERE status = ANY (planq_step_waiting()) AND elicitation_id IS NULL AND wake_at <= planq_now()
+    SELECT FROM steps WHERE status = ANY (planq_step_waiting()) AND question_id IS NULL AND wake_at <= planq_now()
 )
 UNION ALL
 SELECT 'steps', NULL, NULL WHERE EXISTS (

@@ -20,12 +20,6 @@ CREATE DOMAIN step_recovery AS TEXT CONSTRAINT ck_step_recovery CHECK (VALUE IN 
 
 CREATE DOMAIN join_policy AS TEXT CONSTRAINT ck_join_policy CHECK (VALUE IN ('all', 'first_success', 'first_failure'));
 
-CREATE DOMAIN elicitation_kind AS TEXT CONSTRAINT ck_elicitation_kind CHECK (VALUE IN ('form', 'approval', 'outcome', 'url'));
-
-CREATE DOMAIN elicitation_status AS TEXT CONSTRAINT ck_elicitation_status CHECK (VALUE IN ('open', 'accepted', 'declined', 'cancelled', 'expired'));
-
-CREATE DOMAIN asked_of AS TEXT CONSTRAINT ck_asked_of CHECK (VALUE IN ('anyone', 'asker', 'ids', 'operator'));
-
 CREATE DOMAIN job_act AS TEXT CONSTRAINT ck_job_act CHECK (VALUE IN ('cancel', 'pause', 'resume', 'retry'));
 
 CREATE DOMAIN job_action_status AS TEXT CONSTRAINT ck_job_action_status CHECK (VALUE IN ('running', 'completed', 'cancelled'));
@@ -49,6 +43,12 @@ CREATE DOMAIN message_kind AS TEXT CONSTRAINT ck_message_kind CHECK (VALUE IN ('
 CREATE DOMAIN message_direction AS TEXT CONSTRAINT ck_message_direction CHECK (VALUE IN ('inbound', 'outbound', 'internal'));
 
 CREATE DOMAIN message_status AS TEXT CONSTRAINT ck_message_status CHECK (VALUE IN ('received', 'merging', 'done', 'erased'));
+
+CREATE DOMAIN question_kind AS TEXT CONSTRAINT ck_question_kind CHECK (VALUE IN ('form', 'approval', 'outcome', 'url'));
+
+CREATE DOMAIN question_status AS TEXT CONSTRAINT ck_question_status CHECK (VALUE IN ('open', 'accepted', 'declined', 'cancelled', 'expired'));
+
+CREATE DOMAIN asked_of AS TEXT CONSTRAINT ck_asked_of CHECK (VALUE IN ('anyone', 'asker', 'ids', 'operator'));
 
 CREATE DOMAIN delivery_kind AS TEXT CONSTRAINT ck_delivery_kind CHECK (VALUE IN ('webhook', 'message'));
 
@@ -113,7 +113,7 @@ CREATE TABLE steps (
     recovery step_recovery DEFAULT 'fail' NOT NULL,
     in_doubt BOOLEAN DEFAULT false NOT NULL,
     is_known BOOLEAN DEFAULT false NOT NULL,
-    elicitation_id UUID,
+    question_id UUID,
     asked_at TIMESTAMP WITH TIME ZONE,
     is_asked_ahead BOOLEAN DEFAULT false NOT NULL,
     waits_for join_policy,
@@ -881,56 +881,6 @@ CREATE TABLE channels (
     CONSTRAINT fk_channels_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE TABLE elicitations (
-    id UUID NOT NULL,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    root_job_id UUID NOT NULL,
-    in_message_flow BOOLEAN DEFAULT false NOT NULL,
-    round INTEGER NOT NULL,
-    step_index INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    ordinal INTEGER DEFAULT 0 NOT NULL,
-    kind elicitation_kind NOT NULL,
-    status elicitation_status DEFAULT 'open' NOT NULL,
-    message TEXT NOT NULL,
-    schema JSON,
-    url TEXT,
-    details JSON,
-    default_content JSON,
-    state JSON,
-    asked_of asked_of DEFAULT 'anyone' NOT NULL,
-    asked_ids TEXT[],
-    content JSON,
-    reason TEXT,
-    answered_by TEXT,
-    answered_key TEXT,
-    answered_key_id UUID,
-    channel TEXT,
-    is_spent BOOLEAN DEFAULT false NOT NULL,
-    is_secret BOOLEAN DEFAULT false NOT NULL,
-    call_sha256 TEXT,
-    waiting_since TIMESTAMP WITH TIME ZONE,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    answered_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_elicitations PRIMARY KEY (id),
-    CONSTRAINT fk_elicitations_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_elicitations_asking ON elicitations (root_job_id, id) WHERE status = 'open';
-
-CREATE INDEX ix_elicitations_closed ON elicitations (tenant_id, status, id) WHERE status <> 'open';
-
-CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
-
-CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
-
-CREATE INDEX ix_elicitations_message_flow ON elicitations (tenant_id, id) WHERE in_message_flow;
-
-CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
-
-CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
-
 CREATE TABLE budgets (
     root_job_id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -1160,6 +1110,56 @@ CREATE INDEX ix_artifacts_job_id ON artifacts (job_id);
 
 CREATE INDEX ix_artifacts_payload_hash ON artifacts (payload_hash) WHERE payload_hash IS NOT NULL;
 
+CREATE TABLE questions (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    root_job_id UUID NOT NULL,
+    in_message_flow BOOLEAN DEFAULT false NOT NULL,
+    round INTEGER NOT NULL,
+    step_index INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    ordinal INTEGER DEFAULT 0 NOT NULL,
+    kind question_kind NOT NULL,
+    status question_status DEFAULT 'open' NOT NULL,
+    message TEXT NOT NULL,
+    schema JSON,
+    url TEXT,
+    details JSON,
+    default_content JSON,
+    state JSON,
+    asked_of asked_of DEFAULT 'anyone' NOT NULL,
+    asked_ids TEXT[],
+    content JSON,
+    reason TEXT,
+    answered_by TEXT,
+    answered_key TEXT,
+    answered_key_id UUID,
+    channel TEXT,
+    is_spent BOOLEAN DEFAULT false NOT NULL,
+    is_secret BOOLEAN DEFAULT false NOT NULL,
+    call_sha256 TEXT,
+    waiting_since TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    answered_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_questions PRIMARY KEY (id),
+    CONSTRAINT fk_questions_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_questions_asking ON questions (root_job_id, id) WHERE status = 'open';
+
+CREATE INDEX ix_questions_closed ON questions (tenant_id, status, id) WHERE status <> 'open';
+
+CREATE INDEX ix_questions_job_id ON questions (job_id, step_index);
+
+CREATE INDEX ix_questions_listing ON questions (tenant_id, id);
+
+CREATE INDEX ix_questions_message_flow ON questions (tenant_id, id) WHERE in_message_flow;
+
+CREATE INDEX ix_questions_open ON questions (tenant_id, id) WHERE status = 'open';
+
+CREATE INDEX ix_questions_root_job_id ON questions (root_job_id, id);
+
 CREATE TABLE deliveries (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -1169,7 +1169,7 @@ CREATE TABLE deliveries (
     channel TEXT,
     conversation_id UUID,
     message_id UUID,
-    elicitation_id UUID,
+    question_id UUID,
     recipient TEXT NOT NULL,
     job_id UUID,
     batch_id UUID,

@@ -11,7 +11,7 @@
 CREATE FUNCTION planq_send_messages() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO deliveries (id, tenant_id, kind, channel, recipient, knows_repeats, conversation_id, message_id,
-                            elicitation_id, job_id, event, body, run_at, created_at)
+                            question_id, job_id, event, body, run_at, created_at)
     SELECT planq_new_id(), h.tenant_id, 'message', h.name, planq_channel_recipient(h.tenant_id, h.name), h.knows_repeats,
            NEW.conversation_id, NEW.id, (NEW.metadata->>'elicitation_id')::uuid, NEW.job_id, 'conversation.message', '',
            planq_clock(), planq_clock()
@@ -25,7 +25,7 @@ WHEN (NEW.direction = 'outbound') EXECUTE FUNCTION planq_send_messages();
 -- QuestionAsked by a step of the tree of the job `p_root`: to be sent where that is a turn, over a channel that is sent to.
 CREATE FUNCTION planq_send_question(p_tenant text, p_root uuid, p_question uuid) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO deliveries (id, tenant_id, kind, channel, recipient, knows_repeats, conversation_id, elicitation_id, job_id,
+    INSERT INTO deliveries (id, tenant_id, kind, channel, recipient, knows_repeats, conversation_id, question_id, job_id,
                             event, body, run_at, created_at)
     SELECT planq_new_id(), h.tenant_id, 'message', h.name, planq_channel_recipient(h.tenant_id, h.name), h.knows_repeats,
            c.id, p_question, j.id, 'conversation.question', '', planq_clock(), planq_clock()
@@ -56,7 +56,7 @@ BEGIN
                 'is_secret', q.is_secret) END)
         FROM conversations c
         LEFT JOIN conversation_messages m ON m.tenant_id = d.tenant_id AND m.id = d.message_id AND m.status <> 'erased'
-        LEFT JOIN elicitations q ON q.tenant_id = d.tenant_id AND q.id = d.elicitation_id
+        LEFT JOIN questions q ON q.tenant_id = d.tenant_id AND q.id = d.question_id
         LEFT JOIN LATERAL (
             SELECT o.sequence, o.id, o.source_id, o.metadata, o.user_id FROM conversation_messages o
             WHERE o.job_id = d.job_id AND o.tenant_id = d.tenant_id AND o.direction = 'inbound' AND o.status <> 'erased'

@@ -20,7 +20,7 @@ ORDER BY m.turn DESC, m.sequence DESC LIMIT %(limit)s
 -- name: questions_of_turn
 -- What the steps of a turn, and of the jobs below it, ask a person and nobody has answered, oldest first.
 SELECT e.id, e.kind, e.schema, e.is_secret, s.kind AS step_kind
-FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.tenant_id = e.tenant_id AND s.index = e.step_index
+FROM questions e JOIN steps s ON s.job_id = e.job_id AND s.tenant_id = e.tenant_id AND s.index = e.step_index
 WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = %(root_job_id)s AND e.status = 'open'
   AND planq_may_answer(e, %(person)s)
 ORDER BY e.id
@@ -30,7 +30,7 @@ ORDER BY e.id
 -- One that may be answered by whom that turn is for comes first.
 SELECT e.id, c.active_job_id AS job_id
 FROM jobs j JOIN conversations c ON c.id = j.conversation_id AND c.tenant_id = j.tenant_id
-JOIN elicitations e ON e.root_job_id = c.active_job_id AND e.tenant_id = c.tenant_id AND e.status = 'open'
+JOIN questions e ON e.root_job_id = c.active_job_id AND e.tenant_id = c.tenant_id AND e.status = 'open'
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND j.status = 'queued' AND j.id <> c.active_job_id
 ORDER BY planq_may_answer(e, j.user_id) DESC, e.id LIMIT 1
 

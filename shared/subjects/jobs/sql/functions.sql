@@ -57,8 +57,8 @@ BEGIN
         SELECT json_agg(to_json(s))::text AS steps FROM (
             SELECT index, round, kind, tool_name, status, attempt, arguments, inputs, output,
                    encode(payload_hash, 'hex') AS payload_hash, output_bytes, excerpts, content, error, depends_on, reused_job,
-                   reused_index, effect, recovery, CASE WHEN elicitation_id IS NOT NULL
-                       THEN (SELECT planq_question(e, wake_at) FROM elicitations e WHERE e.id = elicitation_id) END AS question,
+                   reused_index, effect, recovery, CASE WHEN question_id IS NOT NULL
+                       THEN (SELECT planq_question(e, wake_at) FROM questions e WHERE e.id = question_id) END AS question,
                    started_at, finished_at,
                    CASE WHEN status = ANY (planq_step_ready()) THEN tool_away_since END AS tool_away_since,
                    CASE WHEN status = ANY (planq_step_running()) THEN progress END AS progress, cost_usd, worker_id
@@ -97,7 +97,7 @@ BEGIN
         SELECT json_agg(json_build_object('id', o.id, 'job_id', o.job_id, 'step_index', o.step_index, 'kind', o.kind,
                                           'message', o.message) ORDER BY o.id)
         FROM (
-            SELECT e.id, e.job_id, e.step_index, e.kind, e.message FROM elicitations e
+            SELECT e.id, e.job_id, e.step_index, e.kind, e.message FROM questions e
             WHERE e.tenant_id = p_tenant AND e.root_job_id = coalesce(p_root, p_job) AND e.status = 'open'
               AND (p_root IS NULL OR e.job_id = p_job OR p_job = ANY (planq_lineage(e.job_id)))
             ORDER BY e.id LIMIT 100
@@ -108,7 +108,7 @@ END $$;
 CREATE FUNCTION planq_is_asking(j jobs) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (
-        SELECT FROM elicitations e
+        SELECT FROM questions e
         WHERE e.tenant_id = j.tenant_id AND e.root_job_id = coalesce(j.root_job_id, j.id) AND e.status = 'open'
     ) AND planq_open_questions(j.tenant_id, j.id, j.root_job_id) IS NOT NULL;
 END $$;
@@ -119,7 +119,7 @@ CREATE FUNCTION planq_shown_status(p_status text, p_questions json) RETURNS text
 $$;
 
 -- A question as it is shown with its step: its kind's details, and what an answer has to name and to fit.
-CREATE FUNCTION planq_question(e elicitations, p_due timestamptz) RETURNS json LANGUAGE sql STABLE AS $$
+CREATE FUNCTION planq_question(e questions, p_due timestamptz) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_object('id', e.id, 'kind', e.kind, 'message', e.message, 'schema', e.schema, 'url', e.url,
                              'details', e.details, 'due_at', p_due)
 $$;

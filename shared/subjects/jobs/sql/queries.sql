@@ -83,7 +83,7 @@ SELECT id FROM jobs WHERE id = ANY (%(ids)s) AND status = ANY (%(statuses)s)
 -- name: get_planned_steps
 -- What the steps of all rounds are and how they ended, without their outputs; one step where `index` is given.
 SELECT index, round, tool_name, lane, effect, recovery, status, attempt, releases, in_doubt, wanted, arguments, verbatim,
-       is_known, error, (SELECT e.kind FROM elicitations e WHERE e.id = elicitation_id) AS asks
+       is_known, error, (SELECT e.kind FROM questions e WHERE e.id = question_id) AS asks
 FROM steps WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND (%(index)s::int IS NULL OR index = %(index)s)
 ORDER BY index
 
@@ -116,13 +116,13 @@ ORDER BY a.step_index, a.id, a.version
 -- is null where the job has no such step.
 SELECT j.status, s.index, e.id FROM jobs j
 LEFT JOIN steps s ON s.job_id = j.id AND s.index = %(index)s
-LEFT JOIN elicitations e ON e.id = s.elicitation_id AND e.kind = 'outcome'
+LEFT JOIN questions e ON e.id = s.question_id AND e.kind = 'outcome'
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 
 -- name: last_settlement
 -- What was said last of a call that was cut off; no row where nobody has said anything.
 SELECT e.content ->> 'outcome' AS outcome
-FROM jobs j JOIN elicitations e ON e.job_id = j.id AND e.step_index = %(index)s
+FROM jobs j JOIN questions e ON e.job_id = j.id AND e.step_index = %(index)s
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND e.kind = 'outcome' AND NOT e.is_spent
   AND e.status IN ('accepted', 'declined', 'cancelled')
 ORDER BY e.id DESC LIMIT 1
@@ -239,7 +239,7 @@ CROSS JOIN LATERAL (
         THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) END AS questions
 ) q
 LEFT JOIN LATERAL (
-    SELECT e.created_at, e.asked_ids, a.tool_name FROM elicitations e
+    SELECT e.created_at, e.asked_ids, a.tool_name FROM questions e
     LEFT JOIN steps a ON a.job_id = e.job_id AND a.index = e.step_index AND a.tenant_id = %(tenant_id)s
     WHERE e.id = (q.questions->0->>'id')::uuid AND e.tenant_id = %(tenant_id)s
 ) o ON true
@@ -279,14 +279,14 @@ FROM unnest(%(statuses)s::text[]) AS s (status)
 CROSS JOIN LATERAL (
     SELECT FROM jobs j WHERE j.tenant_id = %(tenant_id)s AND j.status = s.status AND j.parent_job_id IS NULL
       AND CASE WHEN s.status = 'executing' THEN NOT EXISTS (
-          SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = j.id AND e.status = 'open'
+          SELECT FROM questions e WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = j.id AND e.status = 'open'
       ) ELSE true END
     ORDER BY j.strategy, j.id LIMIT %(most)s  -- that of an index: for a status that few have, the table would be read
 ) f
 GROUP BY 1
 UNION ALL
 SELECT 'input_required', count(*)::int FROM (
-    SELECT DISTINCT e.root_job_id FROM elicitations e
+    SELECT DISTINCT e.root_job_id FROM questions e
     WHERE e.tenant_id = %(tenant_id)s AND e.status = 'open' LIMIT %(most)s
 ) f
 
@@ -296,7 +296,7 @@ SELECT 'job' AS kind, id, NULL::uuid AS job_id FROM jobs WHERE id = %(id)s AND t
 UNION ALL SELECT 'conversation', id, NULL FROM conversations WHERE id = %(id)s AND tenant_id = %(tenant_id)s
 UNION ALL SELECT 'batch', id, NULL FROM batches WHERE id = %(id)s AND tenant_id = %(tenant_id)s
 UNION ALL SELECT 'schedule', id, last_job_id FROM schedules WHERE id = %(id)s AND tenant_id = %(tenant_id)s
-UNION ALL SELECT 'question', id, job_id FROM elicitations WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+UNION ALL SELECT 'question', id, job_id FROM questions WHERE id = %(id)s AND tenant_id = %(tenant_id)s
 UNION ALL SELECT 'job_action', id, NULL FROM job_actions WHERE id = %(id)s AND tenant_id = %(tenant_id)s
 
 -- name: find_lines

@@ -1,6 +1,6 @@
 -- name: approvals
 -- The tools that people have approved for the rest of a job, whom that was asked of, and what its tree of jobs has used by now.
-SELECT (SELECT array_agg(DISTINCT ARRAY[s.tool_name, e.asked_of::text]) FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
+SELECT (SELECT array_agg(DISTINCT ARRAY[s.tool_name, e.asked_of::text]) FROM questions e JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
         WHERE e.job_id = j.id AND e.kind = 'approval' AND e.status = 'accepted' AND e.content->>'scope' = 'job') AS tools,
        u.tokens::bigint AS tokens, u.cost::float8 AS cost, u.calls::bigint AS calls
 FROM jobs j CROSS JOIN LATERAL planq_tree_used(coalesce(j.root_job_id, j.id)) u WHERE j.id = %(job_id)s
@@ -24,21 +24,21 @@ SELECT c.most FROM (
     SELECT coalesce((t.config ->> 'max_open_questions')::int, %(most)s::int) AS most FROM tenants t WHERE t.id = %(tenant_id)s
 ) c
 WHERE c.most < (SELECT count(*) FROM (
-        SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.status = 'open' LIMIT c.most + 1) open)
-  AND EXISTS (SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.id = ANY (%(ids)s::uuid[]))
+        SELECT FROM questions e WHERE e.tenant_id = %(tenant_id)s AND e.status = 'open' LIMIT c.most + 1) open)
+  AND EXISTS (SELECT FROM questions e WHERE e.tenant_id = %(tenant_id)s AND e.id = ANY (%(ids)s::uuid[]))
 
 -- name: expired_questions
 -- Waiting steps that asked a person, and whose time for an answer is over.
 SELECT s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.kind AS step_kind, e.id, e.kind, e.default_content AS default,
        (j.limits->>'human_wait_seconds')::float8 AS limit_seconds
-FROM steps s JOIN jobs j ON j.id = s.job_id JOIN elicitations e ON e.id = s.elicitation_id
-WHERE s.status = ANY (planq_step_waiting()) AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now()
+FROM steps s JOIN jobs j ON j.id = s.job_id JOIN questions e ON e.id = s.question_id
+WHERE s.status = ANY (planq_step_waiting()) AND s.question_id IS NOT NULL AND s.wake_at <= planq_now()
   AND j.paused_at IS NULL
 ORDER BY s.wake_at LIMIT %(limit)s
 
 -- name: sweep_look/questions
 SELECT 'questions', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
-    WHERE s.status = ANY (planq_step_waiting()) AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now()
+    WHERE s.status = ANY (planq_step_waiting()) AND s.question_id IS NOT NULL AND s.wake_at <= planq_now()
       AND j.paused_at IS NULL
 )

@@ -213,7 +213,7 @@ BEGIN
         RETURN v_known;
     END IF;
     v_result := CASE WHEN NOT c.is_closed AND EXISTS (
-            SELECT FROM elicitations WHERE id = p_id AND tenant_id = m.tenant_id AND root_job_id = c.active_job_id
+            SELECT FROM questions WHERE id = p_id AND tenant_id = m.tenant_id AND root_job_id = c.active_job_id
         ) THEN planq_answer_question(m.tenant_id, p_id, p_answer, false, p_again, p_item) END;
     IF NOT coalesce((v_result->>'applied')::boolean, false) THEN
         RETURN json_build_object('outcome', NULL);
@@ -228,7 +228,7 @@ BEGIN
     RETURN json_build_object('outcome', 'answered', 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', c.active_job_id, 'ended', '[]'::json, 'begun', '[]'::json,
         'answered', v_result,
-        'question', (SELECT json_build_object('id', id, 'status', status) FROM elicitations WHERE id = p_id AND tenant_id = m.tenant_id));
+        'question', (SELECT json_build_object('id', id, 'status', status) FROM questions WHERE id = p_id AND tenant_id = m.tenant_id));
 END $$;
 
 -- QuestionMissed: a message that was just stored in the conversation `c`, as it was before, fits nothing that the active turn
@@ -237,11 +237,11 @@ END $$;
 -- more. The caller holds the conversation.
 CREATE FUNCTION planq_miss_question(c conversations, p_person text) RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
-    q elicitations;
+    q questions;
 BEGIN
-    SELECT * INTO q FROM elicitations
+    SELECT * INTO q FROM questions
     WHERE root_job_id = c.active_job_id AND tenant_id = c.tenant_id AND status = 'open'
-    ORDER BY planq_may_answer(elicitations, p_person) DESC, id LIMIT 1;
+    ORDER BY planq_may_answer(questions, p_person) DESC, id LIMIT 1;
     IF FOUND AND NOT planq_may_answer(q, p_person) THEN
         RETURN q.id;
     END IF;
@@ -293,7 +293,7 @@ BEGIN
     END IF;
     RETURN json_build_object('outcome', 'duplicate', 'conversation_id', k.conversation_id,
         'message_id', k.id, 'sequence', k.sequence, 'job_id', k.job_id,
-        'question', (SELECT json_build_object('id', e.id, 'status', e.status) FROM elicitations e
+        'question', (SELECT json_build_object('id', e.id, 'status', e.status) FROM questions e
                      WHERE e.id = k.answered_question_id AND e.tenant_id = m.tenant_id),
         'is_erased', k.status = 'erased', 'differs', to_json(CASE WHEN k.status <> 'erased' THEN v_differs END),
         'ended', '[]'::json, 'begun', '[]'::json);
@@ -343,7 +343,7 @@ BEGIN
         RETURN a;
     END IF;
     IF m.may_answer AND (m.named_agent IS NULL OR planq_is_of_agent(c.active_job_id, m)) AND EXISTS (
-        SELECT FROM elicitations WHERE root_job_id = c.active_job_id AND status = 'open'
+        SELECT FROM questions WHERE root_job_id = c.active_job_id AND status = 'open'
     ) THEN
         a.outcome := 'asking';
         a.job := c.active_job_id;

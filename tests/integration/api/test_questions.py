@@ -11,8 +11,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from planq.shared.kernel.questions import APPROVAL_SCHEMA, Elicitation
-from planq.shared.kernel.states import ElicitationKind
+from planq.shared.kernel.questions import APPROVAL_SCHEMA, StepQuestion
+from planq.shared.kernel.states import QuestionKind
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import JobDriver, begun, call
 from tests.support.waiting import eventually
@@ -23,8 +23,8 @@ SCHEMA = {
     "required": ["city"],
     "additionalProperties": False,
 }
-WHERE = Elicitation(ElicitationKind.FORM, "Where to?", SCHEMA, state={"opaque": 1})
-MAY_IT = Elicitation(ElicitationKind.APPROVAL, "May it?", APPROVAL_SCHEMA, details={"tool_name": "mail"})
+WHERE = StepQuestion(QuestionKind.FORM, "Where to?", SCHEMA, state={"opaque": 1})
+MAY_IT = StepQuestion(QuestionKind.APPROVAL, "May it?", APPROVAL_SCHEMA, details={"tool_name": "mail"})
 AT_ONCE = 50
 
 
@@ -33,7 +33,7 @@ def api(control_api: Api) -> Api:
     return control_api
 
 
-def asking(api: Api, question: Elicitation = WHERE) -> tuple[JobDriver, dict[str, Any]]:
+def asking(api: Api, question: StepQuestion = WHERE) -> tuple[JobDriver, dict[str, Any]]:
     """A job whose first step of two asks, and the question."""
     story = begun(api, call("look"), call("put"))
     story.ask(0, question)
@@ -164,7 +164,7 @@ def test_what_is_no_word_for_an_action_is_refused_and_declines_nothing(api: Api,
 
 def test_what_is_foreign_is_unknown(api: Api) -> None:
     _, question = asking(api)
-    api.jobs.execute("UPDATE elicitations SET tenant_id = 'other' WHERE id = %s RETURNING id", question["id"])
+    api.jobs.execute("UPDATE questions SET tenant_id = 'other' WHERE id = %s RETURNING id", question["id"])
 
     answer = {"action": "accept", "content": {"city": "Pisa"}}
     assert api.http.get(f"/elicitations/{question['id']}").status_code == 404
@@ -315,8 +315,8 @@ def test_cancelling_closes_the_question(api: Api) -> None:
     assert api.http.post(f"/elicitations/{question['id']}", json={"action": "decline"}).status_code == 409
 
 
-SECRET = Elicitation(
-    ElicitationKind.FORM,
+SECRET = StepQuestion(
+    QuestionKind.FORM,
     "Who are you?",
     {"type": "object", "properties": {"api_key": {"type": "string", "maxLength": 12}}},
     is_secret=True,

@@ -17,8 +17,8 @@ from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.questions import Elicitation, FailStep
-from planq.shared.kernel.states import ElicitationKind, JobStatus, JoinPolicy, Lane, Settlement
+from planq.shared.kernel.questions import FailStep, StepQuestion
+from planq.shared.kernel.states import JobStatus, JoinPolicy, Lane, QuestionKind, Settlement
 from planq.shared.kernel.sweep import ExpiredJob, ExpiredPlan
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.jobs.store import Verdict
@@ -70,8 +70,8 @@ class Lineage(Family):
         span = timedelta(minutes=minutes)
         await self.run("UPDATE jobs SET deadline = deadline - %s, expires_at = expires_at - %s", span, span)
         await self.run("UPDATE jobs SET paused_at = paused_at - %s", span)
-        await self.run("UPDATE steps SET wake_at = wake_at - %s WHERE elicitation_id IS NOT NULL", span)
-        await self.run("UPDATE elicitations SET waiting_since = waiting_since - %s", span)
+        await self.run("UPDATE steps SET wake_at = wake_at - %s WHERE question_id IS NOT NULL", span)
+        await self.run("UPDATE questions SET waiting_since = waiting_since - %s", span)
 
     async def ask(self) -> None:
         assert await self.store.ask_step(self.claim, DID_IT, BOOM)
@@ -120,7 +120,7 @@ def test_a_question_that_ends_with_its_job_gives_the_rest_back(play: Any, ended:
             assert (await family.store.succeed_step(gathering, {"value": "v"}, None)).applied
             before[1] = None  # its plan is over
         assert close((await lineage.left())[:2], before)
-        (question,) = await family.run("SELECT status FROM elicitations")
+        (question,) = await family.run("SELECT status FROM questions")
         assert question["status"] == "cancelled"
 
     play(scenario)
@@ -191,17 +191,17 @@ def test_what_a_question_holds_comes_back_as_it_was(play: Any) -> None:
 
     async def scenario(family: Family) -> None:
         lineage = await Lineage.of(family)
-        asked = Elicitation(
-            ElicitationKind.FORM, "Which \x00?", {"type": "object", "x": odd}, details=odd, default=odd, state=odd
+        asked = StepQuestion(
+            QuestionKind.FORM, "Which \x00?", {"type": "object", "x": odd}, details=odd, default=odd, state=odd
         )
         assert await family.store.ask_step(lineage.claim, asked)
         assert not await family.store.ask_step(lineage.claim, asked)
-        (row,) = await family.run("SELECT * FROM elicitations")
+        (row,) = await family.run("SELECT * FROM questions")
         assert (row["message"], row["schema"]["x"], row["state"]) == ("Which \ufffd?", odd, odd)
         assert (row["details"], row["default_content"], row["root_job_id"]) == (odd, odd, lineage.ids[0])
-        await family.run("UPDATE steps SET wake_at = now() WHERE elicitation_id IS NOT NULL")
+        await family.run("UPDATE steps SET wake_at = now() WHERE question_id IS NOT NULL")
         (late,) = await QuestionSweep(family.database).expired(10)
-        assert (late.id, late.default, late.kind) == (row["id"], odd, ElicitationKind.FORM)
+        assert (late.id, late.default, late.kind) == (row["id"], odd, QuestionKind.FORM)
         error = FailStep(ErrorRecord("human_wait_timeout", "late"))
         assert (await QuestionSweep(family.database).expire(late, error)).applied
         assert not (await QuestionSweep(family.database).expire(late, error)).applied
