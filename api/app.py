@@ -18,7 +18,6 @@ from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter, FastAPI
-from planq.api.page_routers import PAGE_ROUTERS
 from starlette.routing import Route
 
 from planq.api.access.guard import Guard, GuardMiddleware

@@ -290,11 +290,11 @@ BEGIN
     -- An answer hands its step back, unless it was asked ahead.
     IF s.releases > 0 OR s.is_asked_ahead THEN
         SELECT coalesce(json_agg(json_build_object(
-            'kind', e.kind, 'status', e.status, 'content', e.content, 'reason', e.reason, 'ordinal', e.ordinal,
-            'details', coalesce(e.details, '{}'), 'state', e.state, 'asked_of', e.asked_of,
-            'sealed_as', CASE WHEN e.is_secret AND e.status = 'accepted' THEN planq_sealed_as(e.id) END) ORDER BY e.id), '[]')
-        INTO v_answers FROM questions e
-        WHERE e.job_id = s.job_id AND e.step_index = s.index AND e.status <> 'open' AND e.kind <> 'outcome' AND NOT e.is_spent;
+            'kind', q.kind, 'status', q.status, 'content', q.content, 'reason', q.reason, 'ordinal', q.ordinal,
+            'details', coalesce(q.details, '{}'), 'state', q.state, 'asked_of', q.asked_of,
+            'sealed_as', CASE WHEN q.is_secret AND q.status = 'accepted' THEN planq_sealed_as(q.id) END) ORDER BY q.id), '[]')
+        INTO v_answers FROM questions q
+        WHERE q.job_id = s.job_id AND q.step_index = s.index AND q.status <> 'open' AND q.kind <> 'outcome' AND NOT q.is_spent;
     END IF;
     IF j.has_block OR j.parent_job_id IS NOT NULL THEN
         SELECT coalesce(json_agg(o.loop_block ORDER BY o.id), '[]') INTO v_blocks FROM jobs o

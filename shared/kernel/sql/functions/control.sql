@@ -316,8 +316,8 @@ BEGIN
     FROM counted c WHERE s.job_id = p_job AND s.round = p_round AND s.index = c.index;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     -- A fresh start asks anew.
-    UPDATE questions e SET is_spent = true FROM steps s
-    WHERE e.job_id = p_job AND NOT e.is_spent AND s.job_id = p_job AND s.index = e.step_index
+    UPDATE questions q SET is_spent = true FROM steps s
+    WHERE q.job_id = p_job AND NOT q.is_spent AND s.job_id = p_job AND s.index = q.step_index
       AND s.status = ANY (planq_step_unstarted());
     RETURN v_count;
 END $$;

@@ -126,8 +126,8 @@ BEGIN
     ) LOOP
         UPDATE steps SET is_asked_ahead = true
         WHERE job_id = j.id AND round = j.round AND index = q.step AND status = ANY (planq_step_unstarted())
-          AND NOT EXISTS (SELECT FROM questions e
-                          WHERE e.job_id = j.id AND e.step_index = q.step AND e.kind = q.kind AND NOT e.is_spent);
+          AND NOT EXISTS (SELECT FROM questions
+                          WHERE job_id = j.id AND step_index = q.step AND kind = q.kind AND NOT is_spent);
         CONTINUE WHEN NOT FOUND;
         INSERT INTO questions (id, tenant_id, job_id, root_job_id, in_message_flow, round, step_index, attempt, kind,
                                message, schema, details, asked_of, asked_ids, call_sha256, created_at)
@@ -157,9 +157,9 @@ CREATE FUNCTION planq_sealed_as(p_id uuid) RETURNS text LANGUAGE sql IMMUTABLE A
 -- Erases what people gave as secrets for a step that ends.
 CREATE FUNCTION planq_erase_answers() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM tenant_secrets t USING questions e
-    WHERE e.job_id = NEW.job_id AND e.step_index = NEW.index AND e.is_secret
-      AND t.tenant_id = e.tenant_id AND t.name = planq_sealed_as(e.id);
+    DELETE FROM tenant_secrets t USING questions q
+    WHERE q.job_id = NEW.job_id AND q.step_index = NEW.index AND q.is_secret
+      AND t.tenant_id = q.tenant_id AND t.name = planq_sealed_as(q.id);
     RETURN NULL;
 END $$;
 
@@ -250,11 +250,11 @@ BEGIN
 END $$;
 
 -- Whether a question is asked of a person. Who holds a key and names no person speaks for the asker, not for one of several.
-CREATE FUNCTION planq_may_answer(e questions, p_person text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE e.asked_of
+CREATE FUNCTION planq_may_answer(q questions, p_person text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE q.asked_of
         WHEN 'anyone' THEN true
-        WHEN 'asker' THEN p_person IS NULL OR p_person = ANY (e.asked_ids)
-        WHEN 'ids' THEN coalesce(p_person = ANY (e.asked_ids), false)
+        WHEN 'asker' THEN p_person IS NULL OR p_person = ANY (q.asked_ids)
+        WHEN 'ids' THEN coalesce(p_person = ANY (q.asked_ids), false)
         ELSE false END
 $$;
 
@@ -262,16 +262,16 @@ $$;
 -- from the jobs above. The caller holds the rows of the jobs, and of all above them.
 CREATE FUNCTION planq_withdraw_questions(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    q record;
+    w record;
 BEGIN
-    FOR q IN
-        UPDATE questions e SET status = 'cancelled', answered_at = planq_clock()
+    FOR w IN
+        UPDATE questions q SET status = 'cancelled', answered_at = planq_clock()
         FROM jobs j, steps s
-        WHERE e.job_id = ANY (p_jobs) AND e.status = 'open' AND j.id = e.job_id AND s.job_id = e.job_id AND s.index = e.step_index
-        RETURNING e.job_id, CASE WHEN e.waiting_since IS NULL THEN interval '0'
+        WHERE q.job_id = ANY (p_jobs) AND q.status = 'open' AND j.id = q.job_id AND s.job_id = q.job_id AND s.index = q.step_index
+        RETURNING q.job_id, CASE WHEN q.waiting_since IS NULL THEN interval '0'
                                  ELSE planq_wait_left(s.wake_at, j.paused_at) END AS rest
     LOOP
-        PERFORM planq_shift_lineage(q.job_id, -q.rest);
+        PERFORM planq_shift_lineage(w.job_id, -w.rest);
     END LOOP;
 END $$;
 
@@ -324,8 +324,8 @@ CREATE FUNCTION planq_people_seconds(p_jobs uuid[]) RETURNS float8 LANGUAGE sql 
         UNION
         SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
     )
-    SELECT coalesce(sum(extract(epoch FROM coalesce(e.answered_at, planq_now()) - e.waiting_since)), 0)::float8
-    FROM questions e WHERE e.job_id = ANY (ARRAY(SELECT t.id FROM tree t))
+    SELECT coalesce(sum(extract(epoch FROM coalesce(q.answered_at, planq_now()) - q.waiting_since)), 0)::float8
+    FROM questions q WHERE q.job_id = ANY (ARRAY(SELECT t.id FROM tree t))
 $$;
 
 -- The ids of a job and of all jobs above it.

@@ -118,15 +118,15 @@ SELECT 'questions_differ', j.id, NULL FROM unfinished j JOIN counted c ON c.id =
 WHERE j.open_questions <> c.questions
 UNION ALL
 -- A question is open exactly as long as the step waits that asked it; one that was asked ahead, until its step has ended.
-SELECT 'question_open_in_vain', e.job_id, e.step_index FROM questions e
-WHERE e.status = 'open' AND NOT EXISTS (
-    SELECT FROM steps s WHERE s.job_id = e.job_id AND s.index = e.step_index
-      AND CASE WHEN e.waiting_since IS NULL THEN s.is_asked_ahead AND s.finished_at IS NULL
-               ELSE s.status = ANY (planq_step_waiting()) AND s.question_id = e.id END)
+SELECT 'question_open_in_vain', q.job_id, q.step_index FROM questions q
+WHERE q.status = 'open' AND NOT EXISTS (
+    SELECT FROM steps s WHERE s.job_id = q.job_id AND s.index = q.step_index
+      AND CASE WHEN q.waiting_since IS NULL THEN s.is_asked_ahead AND s.finished_at IS NULL
+               ELSE s.status = ANY (planq_step_waiting()) AND s.question_id = q.id END)
 UNION ALL
 SELECT 'question_closed_too_soon', s.job_id, s.index FROM steps s
 WHERE s.status = ANY (planq_step_waiting()) AND s.question_id IS NOT NULL AND NOT EXISTS (
-    SELECT FROM questions e WHERE e.id = s.question_id AND e.status = 'open')
+    SELECT FROM questions q WHERE q.id = s.question_id AND q.status = 'open')
 UNION ALL
 -- Where failures are recorded, a step waits only until those before it have ended, and needs the outputs alone.
 SELECT 'pending_differs', s.job_id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id

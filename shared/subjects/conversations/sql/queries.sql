@@ -19,20 +19,20 @@ ORDER BY m.turn DESC, m.sequence DESC LIMIT %(limit)s
 
 -- name: questions_of_turn
 -- What the steps of a turn, and of the jobs below it, ask a person and nobody has answered, oldest first.
-SELECT e.id, e.kind, e.schema, e.is_secret, s.kind AS step_kind
-FROM questions e JOIN steps s ON s.job_id = e.job_id AND s.tenant_id = e.tenant_id AND s.index = e.step_index
-WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = %(root_job_id)s AND e.status = 'open'
-  AND planq_may_answer(e, %(person)s)
-ORDER BY e.id
+SELECT q.id, q.kind, q.schema, q.is_secret, s.kind AS step_kind
+FROM questions q JOIN steps s ON s.job_id = q.job_id AND s.tenant_id = q.tenant_id AND s.index = q.step_index
+WHERE q.tenant_id = %(tenant_id)s AND q.root_job_id = %(root_job_id)s AND q.status = 'open'
+  AND planq_may_answer(q, %(person)s)
+ORDER BY q.id
 
 -- name: question_before
 -- The oldest open question of the turn behind which a turn waits that has not begun, and that turn; no row where there is none.
 -- One that may be answered by whom that turn is for comes first.
-SELECT e.id, c.active_job_id AS job_id
+SELECT q.id, c.active_job_id AS job_id
 FROM jobs j JOIN conversations c ON c.id = j.conversation_id AND c.tenant_id = j.tenant_id
-JOIN questions e ON e.root_job_id = c.active_job_id AND e.tenant_id = c.tenant_id AND e.status = 'open'
+JOIN questions q ON q.root_job_id = c.active_job_id AND q.tenant_id = c.tenant_id AND q.status = 'open'
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND j.status = 'queued' AND j.id <> c.active_job_id
-ORDER BY planq_may_answer(e, j.user_id) DESC, e.id LIMIT 1
+ORDER BY planq_may_answer(q, j.user_id) DESC, q.id LIMIT 1
 
 -- name: begin_conversation
 -- Stores a conversation without a message, and the version of its agent that it keeps where one is named; no row where the

@@ -58,7 +58,7 @@ BEGIN
             SELECT index, round, kind, tool_name, status, attempt, arguments, inputs, output,
                    encode(payload_hash, 'hex') AS payload_hash, output_bytes, excerpts, content, error, depends_on, reused_job,
                    reused_index, effect, recovery, CASE WHEN question_id IS NOT NULL
-                       THEN (SELECT planq_question(e, wake_at) FROM questions e WHERE e.id = question_id) END AS question,
+                       THEN (SELECT planq_question(q, wake_at) FROM questions q WHERE q.id = question_id) END AS question,
                    started_at, finished_at,
                    CASE WHEN status = ANY (planq_step_ready()) THEN tool_away_since END AS tool_away_since,
                    CASE WHEN status = ANY (planq_step_running()) THEN progress END AS progress, cost_usd, worker_id
@@ -97,10 +97,10 @@ BEGIN
         SELECT json_agg(json_build_object('id', o.id, 'job_id', o.job_id, 'step_index', o.step_index, 'kind', o.kind,
                                           'message', o.message) ORDER BY o.id)
         FROM (
-            SELECT e.id, e.job_id, e.step_index, e.kind, e.message FROM questions e
-            WHERE e.tenant_id = p_tenant AND e.root_job_id = coalesce(p_root, p_job) AND e.status = 'open'
-              AND (p_root IS NULL OR e.job_id = p_job OR p_job = ANY (planq_lineage(e.job_id)))
-            ORDER BY e.id LIMIT 100
+            SELECT q.id, q.job_id, q.step_index, q.kind, q.message FROM questions q
+            WHERE q.tenant_id = p_tenant AND q.root_job_id = coalesce(p_root, p_job) AND q.status = 'open'
+              AND (p_root IS NULL OR q.job_id = p_job OR p_job = ANY (planq_lineage(q.job_id)))
+            ORDER BY q.id LIMIT 100
         ) o);
 END $$;
 
@@ -108,8 +108,8 @@ END $$;
 CREATE FUNCTION planq_is_asking(j jobs) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (
-        SELECT FROM questions e
-        WHERE e.tenant_id = j.tenant_id AND e.root_job_id = coalesce(j.root_job_id, j.id) AND e.status = 'open'
+        SELECT FROM questions q
+        WHERE q.tenant_id = j.tenant_id AND q.root_job_id = coalesce(j.root_job_id, j.id) AND q.status = 'open'
     ) AND planq_open_questions(j.tenant_id, j.id, j.root_job_id) IS NOT NULL;
 END $$;
 
@@ -119,7 +119,7 @@ CREATE FUNCTION planq_shown_status(p_status text, p_questions json) RETURNS text
 $$;
 
 -- A question as it is shown with its step: its kind's details, and what an answer has to name and to fit.
-CREATE FUNCTION planq_question(e questions, p_due timestamptz) RETURNS json LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('id', e.id, 'kind', e.kind, 'message', e.message, 'schema', e.schema, 'url', e.url,
-                             'details', e.details, 'due_at', p_due)
+CREATE FUNCTION planq_question(q questions, p_due timestamptz) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_build_object('id', q.id, 'kind', q.kind, 'message', q.message, 'schema', q.schema, 'url', q.url,
+                             'details', q.details, 'due_at', p_due)
 $$;

@@ -83,7 +83,7 @@ SELECT id FROM jobs WHERE id = ANY (%(ids)s) AND status = ANY (%(statuses)s)
 -- name: get_planned_steps
 -- What the steps of all rounds are and how they ended, without their outputs; one step where `index` is given.
 SELECT index, round, tool_name, lane, effect, recovery, status, attempt, releases, in_doubt, wanted, arguments, verbatim,
-       is_known, error, (SELECT e.kind FROM questions e WHERE e.id = question_id) AS asks
+       is_known, error, (SELECT q.kind FROM questions q WHERE q.id = question_id) AS asks
 FROM steps WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND (%(index)s::int IS NULL OR index = %(index)s)
 ORDER BY index
 
@@ -114,18 +114,18 @@ ORDER BY a.step_index, a.id, a.version
 -- name: open_question
 -- What a step asks about a call that was cut off, null where it asks nothing of that kind, and where its job stands; `index`
 -- is null where the job has no such step.
-SELECT j.status, s.index, e.id FROM jobs j
+SELECT j.status, s.index, q.id FROM jobs j
 LEFT JOIN steps s ON s.job_id = j.id AND s.index = %(index)s
-LEFT JOIN questions e ON e.id = s.question_id AND e.kind = 'outcome'
+LEFT JOIN questions q ON q.id = s.question_id AND q.kind = 'outcome'
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 
 -- name: last_settlement
 -- What was said last of a call that was cut off; no row where nobody has said anything.
-SELECT e.content ->> 'outcome' AS outcome
-FROM jobs j JOIN questions e ON e.job_id = j.id AND e.step_index = %(index)s
-WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND e.kind = 'outcome' AND NOT e.is_spent
-  AND e.status IN ('accepted', 'declined', 'cancelled')
-ORDER BY e.id DESC LIMIT 1
+SELECT q.content ->> 'outcome' AS outcome
+FROM jobs j JOIN questions q ON q.job_id = j.id AND q.step_index = %(index)s
+WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND q.kind = 'outcome' AND NOT q.is_spent
+  AND q.status IN ('accepted', 'declined', 'cancelled')
+ORDER BY q.id DESC LIMIT 1
 
 -- name: holds_step
 -- Whether an attempt still is the owner of its step: one row if so.
@@ -239,9 +239,9 @@ CROSS JOIN LATERAL (
         THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) END AS questions
 ) q
 LEFT JOIN LATERAL (
-    SELECT e.created_at, e.asked_ids, a.tool_name FROM questions e
-    LEFT JOIN steps a ON a.job_id = e.job_id AND a.index = e.step_index AND a.tenant_id = %(tenant_id)s
-    WHERE e.id = (q.questions->0->>'id')::uuid AND e.tenant_id = %(tenant_id)s
+    SELECT o.created_at, o.asked_ids, a.tool_name FROM questions o
+    LEFT JOIN steps a ON a.job_id = o.job_id AND a.index = o.step_index AND a.tenant_id = %(tenant_id)s
+    WHERE o.id = (q.questions->0->>'id')::uuid AND o.tenant_id = %(tenant_id)s
 ) o ON true
 CROSS JOIN LATERAL (
     SELECT coalesce(json_agg(to_json(f)), '[]')::text AS steps FROM (
@@ -279,15 +279,15 @@ FROM unnest(%(statuses)s::text[]) AS s (status)
 CROSS JOIN LATERAL (
     SELECT FROM jobs j WHERE j.tenant_id = %(tenant_id)s AND j.status = s.status AND j.parent_job_id IS NULL
       AND CASE WHEN s.status = 'executing' THEN NOT EXISTS (
-          SELECT FROM questions e WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = j.id AND e.status = 'open'
+          SELECT FROM questions q WHERE q.tenant_id = %(tenant_id)s AND q.root_job_id = j.id AND q.status = 'open'
       ) ELSE true END
     ORDER BY j.strategy, j.id LIMIT %(most)s  -- that of an index: for a status that few have, the table would be read
 ) f
 GROUP BY 1
 UNION ALL
 SELECT 'input_required', count(*)::int FROM (
-    SELECT DISTINCT e.root_job_id FROM questions e
-    WHERE e.tenant_id = %(tenant_id)s AND e.status = 'open' LIMIT %(most)s
+    SELECT DISTINCT q.root_job_id FROM questions q
+    WHERE q.tenant_id = %(tenant_id)s AND q.status = 'open' LIMIT %(most)s
 ) f
 
 -- name: find_by_id

@@ -1,7 +1,8 @@
 -- name: approvals
 -- The tools that people have approved for the rest of a job, whom that was asked of, and what its tree of jobs has used by now.
-SELECT (SELECT array_agg(DISTINCT ARRAY[s.tool_name, e.asked_of::text]) FROM questions e JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
-        WHERE e.job_id = j.id AND e.kind = 'approval' AND e.status = 'accepted' AND e.content->>'scope' = 'job') AS tools,
+SELECT (SELECT array_agg(DISTINCT ARRAY[s.tool_name, q.asked_of::text]) FROM questions q
+        JOIN steps s ON s.job_id = q.job_id AND s.index = q.step_index
+        WHERE q.job_id = j.id AND q.kind = 'approval' AND q.status = 'accepted' AND q.content->>'scope' = 'job') AS tools,
        u.tokens::bigint AS tokens, u.cost::float8 AS cost, u.calls::bigint AS calls
 FROM jobs j CROSS JOIN LATERAL planq_tree_used(coalesce(j.root_job_id, j.id)) u WHERE j.id = %(job_id)s
 
@@ -24,14 +25,14 @@ SELECT c.most FROM (
     SELECT coalesce((t.config ->> 'max_open_questions')::int, %(most)s::int) AS most FROM tenants t WHERE t.id = %(tenant_id)s
 ) c
 WHERE c.most < (SELECT count(*) FROM (
-        SELECT FROM questions e WHERE e.tenant_id = %(tenant_id)s AND e.status = 'open' LIMIT c.most + 1) open)
-  AND EXISTS (SELECT FROM questions e WHERE e.tenant_id = %(tenant_id)s AND e.id = ANY (%(ids)s::uuid[]))
+        SELECT FROM questions q WHERE q.tenant_id = %(tenant_id)s AND q.status = 'open' LIMIT c.most + 1) open)
+  AND EXISTS (SELECT FROM questions q WHERE q.tenant_id = %(tenant_id)s AND q.id = ANY (%(ids)s::uuid[]))
 
 -- name: expired_questions
 -- Waiting steps that asked a person, and whose time for an answer is over.
-SELECT s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.kind AS step_kind, e.id, e.kind, e.default_content AS default,
+SELECT s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.kind AS step_kind, q.id, q.kind, q.default_content AS default,
        (j.limits->>'human_wait_seconds')::float8 AS limit_seconds
-FROM steps s JOIN jobs j ON j.id = s.job_id JOIN questions e ON e.id = s.question_id
+FROM steps s JOIN jobs j ON j.id = s.job_id JOIN questions q ON q.id = s.question_id
 WHERE s.status = ANY (planq_step_waiting()) AND s.question_id IS NOT NULL AND s.wake_at <= planq_now()
   AND j.paused_at IS NULL
 ORDER BY s.wake_at LIMIT %(limit)s

@@ -293,8 +293,8 @@ BEGIN
     END IF;
     RETURN json_build_object('outcome', 'duplicate', 'conversation_id', k.conversation_id,
         'message_id', k.id, 'sequence', k.sequence, 'job_id', k.job_id,
-        'question', (SELECT json_build_object('id', e.id, 'status', e.status) FROM questions e
-                     WHERE e.id = k.answered_question_id AND e.tenant_id = m.tenant_id),
+        'question', (SELECT json_build_object('id', q.id, 'status', q.status) FROM questions q
+                     WHERE q.id = k.answered_question_id AND q.tenant_id = m.tenant_id),
         'is_erased', k.status = 'erased', 'differs', to_json(CASE WHEN k.status <> 'erased' THEN v_differs END),
         'ended', '[]'::json, 'begun', '[]'::json);
 END $$;

@@ -39,7 +39,7 @@ SELECT (SELECT coalesce(sum(p.held), 0)::int FROM tenant_places p
         WHERE p.tenant_id = %(tenant_id)s AND p.kind = 'streams' AND p.until > planq_now()) AS streams,
        (SELECT coalesce(sum(p.held), 0)::int FROM tenant_places p
         WHERE p.tenant_id = %(tenant_id)s AND p.kind = 'waits' AND p.until > planq_now()) AS waits,
-       (SELECT count(*) FROM questions e WHERE e.tenant_id = %(tenant_id)s AND e.status = 'open') AS open_questions,
+       (SELECT count(*) FROM questions q WHERE q.tenant_id = %(tenant_id)s AND q.status = 'open') AS open_questions,
        (SELECT count(*) FROM schedules s WHERE s.tenant_id = %(tenant_id)s AND s.is_active) AS reminders,
        (SELECT count(*) FROM endpoints o WHERE o.tenant_id = %(tenant_id)s) AS endpoints,
        planq_stored_bytes(%(tenant_id)s) AS stored_bytes
