@@ -9,7 +9,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.states import Pool, Priority
 from planq.shared.platform.beats import Beats
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured, PlanqError
 
@@ -26,10 +26,10 @@ def main() -> int:
     one for all else that forbids a start.
     """
     parser = argparse.ArgumentParser(prog="planq worker", description="Run a planq worker.")
-    parser.add_argument("lane", type=Lane, help="io waits (asyncio), cpu computes (processes), or one of your tools")
+    parser.add_argument("pool", type=Pool, help="io waits (asyncio), cpu computes (processes), or one of your tools")
     parser.add_argument("--slots", "--concurrency", type=int, default=None, help="steps at once")
     parser.add_argument(
-        "--process", action="store_true", help="each step in a process of its own, as in the lane cpu"
+        "--process", action="store_true", help="each step in a process of its own, as in the pool cpu"
     )
     parser.add_argument(
         "--priority",
@@ -52,12 +52,12 @@ def main() -> int:
 
         settings = load_settings()
         if given.health:
-            return 0 if _is_alive(settings, given.lane) else 1
+            return 0 if _is_alive(settings, given.pool) else 1
         if given.check:
             from planq.worker.container import Tools, check_settings
             from planq.worker.tools.services import NoDatabase
 
-            check_settings(settings, given.lane)
+            check_settings(settings, given.pool)
             Tools.load(settings, NoDatabase(), NoDatabase())
             return 0
         configure_logging(settings.log_level, form=settings.log_format, secrets=settings.secrets)
@@ -66,14 +66,14 @@ def main() -> int:
 
         # Celery warns of root (containers run as nobody) and of a default of its next major version (set on purpose).
         warnings.filterwarnings("ignore", module="celery")
-        return run(given.lane, given.slots, beats, has_processes=given.process, only=given.priority)
+        return run(given.pool, given.slots, beats, has_processes=given.process, only=given.priority)
     except PlanqError as error:
-        sys.stderr.write(f"planq worker {given.lane}: {error.message}\n")
+        sys.stderr.write(f"planq worker {given.pool}: {error.message}\n")
         return _MISCONFIGURED if isinstance(error, Misconfigured) else 1
 
 
-def _is_alive(settings: Settings, lane: Lane) -> bool:
-    """Return whether a worker of this lane on this host holds a live lease; raises `DatabaseUnavailable`."""
+def _is_alive(settings: Settings, pool: Pool) -> bool:
+    """Return whether a worker of this pool on this host holds a live lease; raises `DatabaseUnavailable`."""
     import psycopg
 
     from planq.shared.platform.database import query
@@ -84,7 +84,7 @@ def _is_alive(settings: Settings, lane: Lane) -> bool:
     except psycopg.OperationalError as error:
         raise DatabaseUnavailable(f"the database does not answer: {error}") from error
     host = f"@{socket.gethostname()}"
-    return any(str(name).endswith(host) and str(lane) in lanes for _, name, lanes, *_ in rows)
+    return any(str(name).endswith(host) and str(pool) in pools for _, name, pools, *_ in rows)
 
 
 if __name__ == "__main__":

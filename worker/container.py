@@ -1,7 +1,7 @@
 """The composition root of a worker process: which adapter stands behind which port.
 
-A `LaneRuntime` lives on one event loop, where `open` builds everything that owns connections. In the `io` lane that
-loop belongs to the pool; in the `cpu` lane every process of the pool has one of its own.
+A `WorkerRuntime` lives on one event loop, where `open` builds everything that owns connections. In the `io` pool that
+loop belongs to the pool; in the `cpu` pool every process of the pool has one of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from planq.shared.failpoints import Failpoints, methods
 from planq.shared.kernel.claims import OfferedTool
 from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.states import Pool, Priority
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.sweep import SweepDuty, SweepResult, SweepStore
@@ -158,7 +158,7 @@ class WorkerIdentity:
 
     id: UUID
     name: str
-    lane: Lane
+    pool: Pool
     capacity: int
     bulk_capacity: int
     process: str | None = None
@@ -172,13 +172,13 @@ class WorkerIdentity:
         return not self.has_processes
 
 
-def process_text(host: Host, lane: Lane, mcp_file: Path | None) -> str | None:
+def process_text(host: Host, pool: Pool, mcp_file: Path | None) -> str | None:
     """Return the `process` of this worker's `WorkerIdentity`; None where a call of it may outlive it.
 
     The SDK gives a stdio server a session of its own: nobody would look for it there, and it may end a call after its
     worker. Then the lease decides, and leaves it that long to notice. Raises `Misconfigured` for a bad file.
     """
-    if lane == Lane.IO and mcp_file is not None:
+    if pool == Pool.IO and mcp_file is not None:
         from planq.worker.tools.mcp.config import read_mcp_file  # only where there are such servers
 
         if any(server.transport == "stdio" for server in read_mcp_file(mcp_file)):
@@ -217,12 +217,12 @@ class Tools:
         return cls(registry, agents, load_planners(), services.apart, services.egress)
 
 
-def check_settings(settings: Settings, lane: Lane) -> None:
+def check_settings(settings: Settings, pool: Pool) -> None:
     """Raise `Misconfigured` that names a setting behind which something is missing or wrong: a file, a model's key.
 
     Tools are checked when they are loaded. Nothing is connected to.
     """
-    if settings.mcp_file is not None and lane == Lane.IO:
+    if settings.mcp_file is not None and pool == Pool.IO:
         from planq.worker.tools.mcp.config import read_mcp_file  # only where there are such servers
 
         with _said_of("PLANQ_MCP_FILE"):
@@ -232,11 +232,11 @@ def check_settings(settings: Settings, lane: Lane) -> None:
     model = parse_model_name(settings.model)
     if model.cassette and not os.access(model.cassette, os.R_OK):
         raise Misconfigured(f"PLANQ_MODEL: the cassette {model.cassette} is not there, or cannot be read")
-    if model.provider is not None and lane == Lane.IO:
+    if model.provider is not None and pool == Pool.IO:
         require_key(settings, model)
 
 
-def lane_database(settings: Settings, identity: WorkerIdentity) -> Database:
+def worker_database(settings: Settings, identity: WorkerIdentity) -> Database:
     """Return the database of a worker's steps, not yet open; raises `Misconfigured` for a bad URL."""
     connections = settings.database_connections if identity.is_shared else 2
     return Database(
@@ -255,7 +255,7 @@ def _said_of(variable: str) -> Iterator[None]:
         raise Misconfigured(f"{variable}: {error.message}") from error
 
 
-class LaneRuntime:
+class WorkerRuntime:
     """Everything that carries out wake-ups on one event loop."""
 
     def __init__(
@@ -288,7 +288,7 @@ class LaneRuntime:
         self._typing: TypingNotices | None = None
         self._provider_batches: ProviderBatchDuty | None = None
         self._timers = NearTimers()
-        self.workers = 1  # of this lane, as the heartbeat thread has counted them
+        self.workers = 1  # of this pool, as the heartbeat thread has counted them
         self.dispatcher: Dispatcher | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: PlanqError | None = None
@@ -315,10 +315,10 @@ class LaneRuntime:
 
     async def _open(self) -> None:
         settings = self._settings
-        lane = self._identity.lane
+        pool = self._identity.pool
         self.loop = asyncio.get_running_loop()
         await self._database.open()
-        if settings.mcp_file is not None and lane == Lane.IO:
+        if settings.mcp_file is not None and pool == Pool.IO:
             await self._connect_mcp(settings.mcp_file)
         models = model_settings(settings, self._tools.egress)
         secrets = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
@@ -378,8 +378,8 @@ class LaneRuntime:
             workers=lambda: self.workers,
             is_slow=self._tools.registry.is_slow,
         )
-        await self._tools.registry.open_resources(lane)
-        if self._identity.is_shared and lane == Lane.IO:
+        await self._tools.registry.open_resources(pool)
+        if self._identity.is_shared and pool == Pool.IO:
             self._warming = asyncio.create_task(_warm_up(self._gateway))
             self._sender = self._started_sender()
             self._provider_batches = self._started_provider_batches(gateway)
@@ -390,7 +390,7 @@ class LaneRuntime:
 
     async def _is_provided(self, what: str) -> bool:
         registry = WorkerRegistry(self._database, self._settings.lease)
-        return await persist(registry.is_provided, what, self._identity.lane, self._identity.only)
+        return await persist(registry.is_provided, what, self._identity.pool, self._identity.only)
 
     def _started_provider_batches(self, gateway: ModelGateway) -> ProviderBatchDuty:
         pause = timedelta(seconds=self._settings.provider_batch_seconds)
@@ -440,7 +440,7 @@ class LaneRuntime:
 
     def _dispatcher_settings(self) -> DispatcherSettings:
         return DispatcherSettings(
-            self._identity.lane,
+            self._identity.pool,
             slots=self._identity.capacity,
             bulk_slots=max(1, self._identity.bulk_capacity),
             shares=Shares(self._settings.tenant_weights),
@@ -466,13 +466,13 @@ class LaneRuntime:
         await publish(self._mcp)
 
     def count_workers(self, count: int) -> None:
-        """Take note of how many workers of this lane live; callable from any thread."""
+        """Take note of how many workers of this pool live; callable from any thread."""
         self.workers = count
 
     def described(self) -> dict[str, object]:
-        """Return what this worker is, for lines of its log: its name, lane and slots, and how many tools it has."""
+        """Return what this worker is, for lines of its log: its name, pool and slots, and how many tools it has."""
         here, tools = self._identity, len(self._tools.registry.definitions())
-        return {"worker": here.name, "lane": str(here.lane), "slots": here.capacity, "tools": tools}
+        return {"worker": here.name, "pool": str(here.pool), "slots": here.capacity, "tools": tools}
 
     def missing(self) -> list[str]:
         """Return what the worker needs and does not have just now, a sentence each; callable from any thread."""
@@ -562,9 +562,9 @@ async def _warm_up(gateway: ModelGateway) -> None:
     settle_heap()
 
 
-def provided_by(settings: Settings, lane: Lane) -> Sequence[str]:
-    """Return what the settings give a worker of `lane` that others may lack."""
-    return [*([PAYLOADS] if settings.payloads else []), *(provided_models(settings) if lane == Lane.IO else [])]
+def provided_by(settings: Settings, pool: Pool) -> Sequence[str]:
+    """Return what the settings give a worker of `pool` that others may lack."""
+    return [*([PAYLOADS] if settings.payloads else []), *(provided_models(settings) if pool == Pool.IO else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,7 +598,7 @@ async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, to
     await worker_registry.register(
         identity.id,
         identity.name,
-        [identity.lane],
+        [identity.pool],
         [OfferedTool(one.name, one.digest, one.version) for one in tools.registry.runnable()],
         identity.capacity,
         VERSION,

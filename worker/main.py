@@ -28,7 +28,7 @@ from planq.shared.broker.transport import Reserve
 from planq.shared.failpoints import Failpoints
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.schema_version import require_schema
-from planq.shared.kernel.states import Lane, Priority, WakeQueue, wake_queues
+from planq.shared.kernel.states import Pool, Priority, WakeQueue, wake_queues
 from planq.shared.platform.beats import Beats
 from planq.shared.platform.redact import without_password
 from planq.shared.settings.settings import VERSION
@@ -39,13 +39,13 @@ from planq.worker.celery.events import CeleryTracker, SilentTracker
 from planq.worker.celery.pool import AsyncioPool
 from planq.worker.container import (
     CRASH_POINTS,
-    LaneRuntime,
     Tools,
     WorkerIdentity,
+    WorkerRuntime,
     check_settings,
-    lane_database,
     process_text,
     provided_by,
+    worker_database,
 )
 from planq.worker.engine.fence import Fence, Lease
 from planq.worker.engine.in_flight import InFlightWork
@@ -64,13 +64,13 @@ __all__ = ["app", "celery_worker", "run"]
 
 
 def celery_worker(identity: WorkerIdentity, *, task_events: bool, only: Priority | None = None) -> Any:
-    """Return Celery's worker for a lane, not yet started: the asyncio pool, or stock prefork where it has processes.
+    """Return Celery's worker for a pool, not yet started: the asyncio pool, or stock prefork where it has processes.
 
     It takes what is of one priority with `only`.
     It is what `celery worker` starts, without the command line, whose plug-ins (Flower's web server among them) cost
     every worker a quarter of a second.
     """
-    queues = wake_queues(identity.lane, only)
+    queues = wake_queues(identity.pool, only)
     for queue in queues:
         app.planq_lists.know(names.queue(queue))
     return app.Worker(
@@ -88,7 +88,7 @@ def celery_worker(identity: WorkerIdentity, *, task_events: bool, only: Priority
 
 
 def run(
-    lane: Lane,
+    pool: Pool,
     concurrency: int | None = None,
     beats: Beats | None = None,
     *,
@@ -97,20 +97,20 @@ def run(
 ) -> int:
     """Run a worker until it is stopped; returns Celery's exit code. A guard watches its `beats`, where it has one.
 
-    With `has_processes`, and in the lane `cpu`, each step has a process for itself. With `only` it serves one
+    With `has_processes`, and in the pool `cpu`, each step has a process for itself. With `only` it serves one
     priority, and gives way to all other processes where that is bulk work.
     Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
     no database; both before any message is taken.
     """
-    has_processes = has_processes or lane == Lane.CPU
+    has_processes = has_processes or pool == Pool.CPU
     if only is Priority.BULK:
         give_way()
-    usual = {Lane.IO: settings.io_concurrency, Lane.CPU: settings.cpu_concurrency}
-    capacity = concurrency or usual.get(lane, 1)
+    usual = {Pool.IO: settings.io_concurrency, Pool.CPU: settings.cpu_concurrency}
+    capacity = concurrency or usual.get(pool, 1)
     tracker = SilentTracker() if has_processes else CeleryTracker()
     processes = PreforkProcesses() if has_processes else None
     identity, runtime, lifecycle = _composed(
-        lane,
+        pool,
         capacity,
         tracker,
         processes,
@@ -119,9 +119,9 @@ def run(
         has_processes=has_processes,
         only=only,
     )
-    app.planq_lane, app.planq_lifecycle = runtime, lifecycle
+    app.planq_runtime, app.planq_lifecycle = runtime, lifecycle
     if only is not Priority.INTERACTIVE:
-        app.planq_windows = {names.queue(WakeQueue.of(lane, Priority.BULK)): identity.bulk_capacity}
+        app.planq_windows = {names.queue(WakeQueue.of(pool, Priority.BULK)): identity.bulk_capacity}
     if not has_processes:  # else a message has a process for itself
         few = reserved_slots(capacity)
         # RabbitMQ bounds the messages of each list and of bulk work, and not those of all but the reserve.
@@ -143,7 +143,7 @@ def run(
 
 
 def _composed(
-    lane: Lane,
+    pool: Pool,
     capacity: int,
     tracker: CeleryTracker | SilentTracker,
     processes: PreforkProcesses | None,
@@ -152,27 +152,27 @@ def _composed(
     beats: Beats | None,
     has_processes: bool,
     only: Priority | None = None,
-) -> tuple[WorkerIdentity, LaneRuntime, Lifecycle]:
+) -> tuple[WorkerIdentity, WorkerRuntime, Lifecycle]:
     """Return the parts of a worker process, none of them started; raises `Misconfigured`."""
     failpoints = Failpoints.load(os.environ, CRASH_POINTS)
-    check_settings(settings, lane)
+    check_settings(settings, pool)
     host = Host() if settings.detect_dead_peers else None
-    process = None if host is None else process_text(host, lane, settings.mcp_file)
-    kind = "-".join((lane, *([only] if only else ())))
+    process = None if host is None else process_text(host, pool, settings.mcp_file)
+    kind = "-".join((pool, *([only] if only else ())))
     name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
     bulk = bulk_slots(capacity) if only is None else capacity * (only is Priority.BULK)
     identity = WorkerIdentity(
         new_id(),
         name,
-        lane,
+        pool,
         capacity,
         bulk,
         process,
         has_processes=has_processes,
         only=only,
-        provides=provided_by(settings, lane),
+        provides=provided_by(settings, pool),
     )
-    database = lane_database(settings, identity)
+    database = worker_database(settings, identity)
     memory = failpoints.around("memory", PostgresMemory(database))
     tools = Tools.load(settings, PostgresKnowledge(database), memory)
     require_schema(settings.require_database(), settings.pooled_schema)
@@ -184,7 +184,7 @@ def _composed(
     in_flight = (
         InFlightWork(lease, on_acting=fence.is_acting) if processes is None else InFlightWork(lease, processes.notify)
     )
-    runtime = LaneRuntime(
+    runtime = WorkerRuntime(
         settings, identity, database, tools, app, tracker, in_flight=in_flight, failpoints=failpoints
     )
     if not has_processes:
@@ -219,7 +219,7 @@ def _restart() -> None:
 
 def _connect_signals(
     tracker: CeleryTracker | SilentTracker,
-    runtime: LaneRuntime,
+    runtime: WorkerRuntime,
     lifecycle: Lifecycle,
     processes: PreforkProcesses | None,
 ) -> None:

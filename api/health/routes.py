@@ -79,7 +79,7 @@ async def get_readiness(services: Use) -> Response:
     responses={503: {"model": SystemStatus, "description": "Something is missing; each check says what to do."}},
 )
 async def get_status(request: Request, services: Use) -> Response:
-    """Say whether a job that is submitted now would run: database, broker, and a live worker for each lane.
+    """Say whether a job that is submitted now would run: database, broker, and a live worker for each pool.
 
     A key with `admin` gets the single checks, which name what is missing, a full disk included. Without a key the
     answer is one word.

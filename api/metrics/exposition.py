@@ -26,7 +26,7 @@ from planq.shared.kernel.states import (
     TERMINAL_STEP,
     JobStatus,
     StepStatus,
-    lanes_of,
+    pools_of,
 )
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.errors import DatabaseUnavailable
@@ -89,7 +89,7 @@ class Metrics:
         self._steps = Gauge(
             "planq_unfinished_steps", "Unfinished steps of unfinished jobs.", ("status",), registry=self.registry
         )
-        self._workers = Gauge("planq_live_workers", "Workers alive.", ("lane",), registry=self.registry)
+        self._workers = Gauge("planq_live_workers", "Workers alive.", ("pool",), registry=self.registry)
         self._deliveries = Gauge(
             "planq_unfinished_deliveries",
             "Deliveries of webhooks that wait, or are being sent.",
@@ -177,14 +177,14 @@ class Metrics:
         ended = await self._registry.ended()
         workers = await self._registry.live()
         self._fleet.show(await self._tallies.counted(), ended, workers)
-        lanes = Tally(lane for row in workers for lane in row["lanes"])
+        pools = Tally(pool for row in workers for pool in row["pools"])
         self._count_unfinished(counts)
         for count in ("unfinished", "window"):
             self._bulk.labels(count).set(counts["bulk", count])
         self._held.set(await self._log.held_seconds())
         self._workers.clear()
-        for lane in lanes_of(workers):
-            self._workers.labels(lane).set(lanes[lane])
+        for pool in pools_of(workers):
+            self._workers.labels(pool).set(pools[pool])
 
     def _hide(self) -> None:
         self._fleet.hide()

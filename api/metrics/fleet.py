@@ -59,7 +59,7 @@ COUNTERS: Mapping[str, CountedName] = {
     "steps_ended": CountedName(
         "planq_steps_ended",
         "Steps of jobs that have ended, by what they came to; without those that a fork took over.",
-        ("kind", "lane", "outcome"),
+        ("kind", "pool", "outcome"),
     ),
     "outbound_messages": CountedName("planq_outbound_messages", "Replies and questions written into conversations."),
     "llm_calls": CountedName(
@@ -127,7 +127,7 @@ HISTOGRAMS: Mapping[str, CountedName] = {
         "planq_plan_execution_duration_seconds",
         "From a plan's acceptance until its steps have ended.",
     ),
-    "step": CountedName("planq_step_seconds", "From a step's first start to its end.", ("lane",)),
+    "step": CountedName("planq_step_seconds", "From a step's first start to its end.", ("pool",)),
     "answer": CountedName("planq_answer_seconds", "From the claim of the stage RESPOND to the answer."),
     "job": CountedName("planq_job_seconds", "From a job's submission to its end.", ("priority",)),
     "llm": CountedName("planq_llm_call_seconds", "How long calls of models took, all attempts.", ("model",)),
@@ -203,13 +203,13 @@ def _histogram(
 
 def _each(workers: Sequence[Row]) -> Iterable[Metric]:
     """Yield how each live worker fares now; its series end with it."""
-    labels = ("worker", "lane")
+    labels = ("worker", "pool")
     lag = GaugeMetricFamily(
         "planq_worker_loop_lag_seconds", "Longest delay of the worker's loop since its beat before.", labels=labels
     )
     in_flight = GaugeMetricFamily("planq_worker_in_flight", "Attempts under way in the worker.", labels=labels)
     for row in workers:
-        own = (row["name"], ",".join(row["lanes"]))
+        own = (row["name"], ",".join(row["pools"]))
         lag.add_metric(own, row["lag_ms"] / 1000)
         in_flight.add_metric(own, row["in_flight"])
     return (lag, in_flight)

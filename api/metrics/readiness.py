@@ -14,7 +14,7 @@ from typing import Any
 from celery import Celery
 
 from planq.shared.broker.depth import patient_connection, reply_of, require_service
-from planq.shared.kernel.states import OWN_LANES, Priority, lanes_of
+from planq.shared.kernel.states import OWN_POOLS, Priority, pools_of
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.data_folder import LEAST_FREE_BYTES, lacks_space
 from planq.shared.platform.database import Database, Row
@@ -147,11 +147,11 @@ class StatusChecks:
         """
         if isinstance(seen, str):
             unknown = _no("not known while the database does not answer")
-            return {"database": _no(seen), **{f"worker_{lane}": unknown for lane in OWN_LANES}}
+            return {"database": _no(seen), **{f"worker_{pool}": unknown for pool in OWN_POOLS}}
         full = self._database.refused_for_want_of_space(within=_FULL_SECONDS)
         return {
             "database": _yes("answers") if full is None else _no(full),
-            **{f"worker_{lane}": lane_check(lane, seen) for lane in lanes_of(seen)},
+            **{f"worker_{pool}": pool_check(pool, seen) for pool in pools_of(seen)},
         }
 
     def _disk(self) -> dict[str, Any]:
@@ -183,18 +183,18 @@ class StatusChecks:
         return _yes("answers")
 
 
-def lane_check(lane: str, workers: Sequence[Row]) -> dict[str, Any]:
-    """Return whether jobs of both priorities have a worker of a lane, among the live ones, and what it lacks."""
-    alive = [row for row in workers if lane in row["lanes"]]
+def pool_check(pool: str, workers: Sequence[Row]) -> dict[str, Any]:
+    """Return whether jobs of both priorities have a worker of a pool, among the live ones, and what it lacks."""
+    alive = [row for row in workers if pool in row["pools"]]
     lacking = [f"{row['name']}: {'; '.join(row['missing'])}" for row in alive if row["missing"]]
     if lacking:
         return _no(capped(" · ".join(lacking), _MOST_CHARS))
     if not alive:
-        return _no(f"none alive; start one with `planq worker {lane}`")
+        return _no(f"none alive; start one with `planq worker {pool}`")
     served = {row["only_priority"] for row in alive}
     for priority in Priority:
         if served.isdisjoint((None, priority)):
-            start = f"start one with `planq worker {lane}`"
+            start = f"start one with `planq worker {pool}`"
             return _no(f"{len(alive)} alive, and none serves {priority} jobs; {start}")
     return _yes(f"{len(alive)} alive")
 

@@ -25,14 +25,14 @@ _SLOW_LAG_MS = 1_000
 
 @worker_page_routes.get("/ui/workers")
 async def show_workers(request: Request, services: Use, who: Who) -> Response:
-    """Show the workers that are alive, what each carries out of this tenant, and what waits by lane and priority."""
+    """Show the workers that are alive, what each carries out of this tenant, and what waits by pool and priority."""
     shown = values_of(await get_workers(services, who))
     tools = values_of(await get_tools(services, who))["items"]
     workers = [
         {**one, **_state(one), "running": [_told(work) for work in one["running"]]} for one in shown["workers"]
     ]
     return page(
-        request, "workers.html", workers=workers, lanes=_lanes(shown["backlog"], workers, tools), most=shown["most"]
+        request, "workers.html", workers=workers, pools=_pools(shown["backlog"], workers, tools), most=shown["most"]
     )
 
 
@@ -49,15 +49,15 @@ def _told(work: dict[str, Any]) -> dict[str, Any]:
     return {**work, "name": name}
 
 
-def _lanes(
+def _pools(
     backlog: list[dict[str, Any]], workers: list[dict[str, Any]], tools: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     return [
         {
-            "name": lane,
-            "alive": sum(lane in worker["lanes"] for worker in workers),
-            "tools": sum(tool["lane"] == lane for tool in tools),
+            "name": pool,
+            "alive": sum(pool in worker["pools"] for worker in workers),
+            "tools": sum(tool["pool"] == pool for tool in tools),
             "queues": list(queues),
         }
-        for lane, queues in groupby(backlog, lambda one: one["lane"])
+        for pool, queues in groupby(backlog, lambda one: one["pool"])
     ]

@@ -14,7 +14,7 @@ from planq.api.deps import JobPath, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.schemas import Answer, Id, Time
-from planq.shared.kernel.states import JobStatus, Priority, lanes_of
+from planq.shared.kernel.states import JobStatus, Priority, pools_of
 from planq.shared.platform.database import Row, shown_time
 from planq.shared.platform.errors import NotFound
 from planq.shared.subjects.jobs.overview import COUNTED_UP_TO, MOST_WAITING, JobOverview
@@ -79,7 +79,7 @@ class WorkerDocument(Answer):
 
     id: Id
     name: str = Field(description="With its host and process for a key with `admin`; others get the end of its id.")
-    lanes: list[str]
+    pools: list[str]
     version: str
     capacity: int = Field(description="How many attempts it carries out at once.")
     in_flight: int = Field(description="How many attempts run: of all tenants for `admin`, else of yours.")
@@ -96,9 +96,9 @@ class WorkerDocument(Answer):
 
 
 class WaitingDocument(Answer):
-    """What of this tenant waits for a worker of a lane."""
+    """What of this tenant waits for a worker of a pool."""
 
-    lane: str
+    pool: str
     priority: Priority
     waiting: int
     oldest_at: Time | None = Field(description="Since when the oldest waits; null where nothing does.")
@@ -108,7 +108,7 @@ class WorkersDocument(Answer):
     """The workers that are alive, and what waits for one."""
 
     workers: list[WorkerDocument]
-    backlog: list[WaitingDocument] = Field(description="One for each lane that there is, and each priority.")
+    backlog: list[WaitingDocument] = Field(description="One for each pool that there is, and each priority.")
     most: int = Field(description="So many steps and as many stages are counted of what waits.")
 
 
@@ -160,7 +160,7 @@ async def get_job_counts(services: Use, who: Who) -> Response:
 
 @overview_routes.get("/workers", response_model=WorkersDocument)
 async def get_workers(services: Use, who: Who) -> Response:
-    """List the workers that are alive, what each carries out of this tenant, and what waits, by lane and priority.
+    """List the workers that are alive, what each carries out of this tenant, and what waits, by pool and priority.
 
     What is paused, held back by a job's window, or to be tried later waits for something else, and is not counted.
     """
@@ -182,7 +182,7 @@ def neutral_name(worker_id: str) -> str:
 
 def _worker(row: Row, running: list[dict[str, Any]], *, is_operator: bool) -> dict[str, Any]:
     """Return a worker's document; tenants get nothing about hosts, processes and the work of others."""
-    copied = ("name", "lanes", "version", "capacity", "in_flight", "lag_ms")
+    copied = ("name", "pools", "version", "capacity", "in_flight", "lag_ms")
     times = {name: shown_time(row[name]) for name in ("started_at", "heartbeat_at")}
     lists = {name: row[name] or [] for name in ("missing", "left_out", "provides")}
     shown = {name: row[name] for name in copied} | lists
@@ -195,16 +195,16 @@ def _worker(row: Row, running: list[dict[str, Any]], *, is_operator: bool) -> di
 
 
 def _backlog(alive: Sequence[Row], waiting: Sequence[Row]) -> list[dict[str, Any]]:
-    found = {(row["lane"], row["priority"]): row for row in waiting}
-    lanes = lanes_of([*alive, {"lanes": [lane for lane, _ in found]}])
+    found = {(row["pool"], row["priority"]): row for row in waiting}
+    pools = pools_of([*alive, {"pools": [pool for pool, _ in found]}])
     empty = {"n": 0, "oldest_at": None}
-    rows = [(lane, priority, found.get((lane, str(priority)), empty)) for lane in lanes for priority in Priority]
+    rows = [(pool, priority, found.get((pool, str(priority)), empty)) for pool in pools for priority in Priority]
     return [
         {
-            "lane": lane,
+            "pool": pool,
             "priority": str(priority),
             "waiting": row["n"],
             "oldest_at": shown_time(row["oldest_at"]),
         }
-        for lane, priority, row in rows
+        for pool, priority, row in rows
     ]

@@ -52,7 +52,7 @@ def _named(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _row(tool: dict[str, Any]) -> list[str]:
-    return [tool["name"], tool["effect"], tool["lane"], as_line(tool["description"], 90)]
+    return [tool["name"], tool["effect"], tool["pool"], as_line(tool["description"], 90)]
 
 
 def _show(tool: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def _show(tool: dict[str, Any]) -> None:
     out.print(tool["description"])
     facts = {
         "effect class": tool["effect"],
-        "lane": tool["lane"],
+        "pool": tool["pool"],
         "timeout": f"{tool['timeout_seconds']:g} s",
         "retries": str(tool["retries"]),
         "skill": tool.get("skill_id") or "none",

@@ -27,7 +27,7 @@ catalogue_routes = strict_router("catalogue")
 
 @catalogue_routes.get("/tools", response_model=ToolList)
 async def get_tools(services: Use, who: Who) -> Response:
-    """List the tools that workers have published: with schemas, effect class, lane, timeout and retries."""
+    """List the tools that workers have published: with schemas, effect class, pool, timeout and retries."""
     known = await services.catalogue.renewed(who.tenant_id)
     return JsonResponse({"items": [definition.model_dump(mode="json") for definition in known.values()]})
 

@@ -21,7 +21,7 @@ from planq.api.cli import runtime
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect, located_settings
 from planq.api.cli.console import as_line, out, print_json
 from planq.api.cli.outcome import NOT_OK, OK, end, reported
-from planq.shared.kernel.states import OWN_LANES, Lane, lanes_of, wake_queues
+from planq.shared.kernel.states import OWN_POOLS, Pool, pools_of, wake_queues
 from planq.shared.platform.data_folder import free_space, lacks_space, serves
 from planq.shared.platform.errors import BrokerUnavailable, Misconfigured, PlanqError
 from planq.shared.platform.launcher import PYTHON
@@ -130,7 +130,7 @@ def _python() -> CheckResult:
 
 def _worker_settings(settings: Settings) -> CheckResult:
     """Let a worker look for what the settings name, in a process of its own: only it may import tools and models."""
-    command = [*PYTHON, "-m", "planq.worker", Lane.IO, "--check"]
+    command = [*PYTHON, "-m", "planq.worker", Pool.IO, "--check"]
     # A worker asks for the broker's URL before anything else; whether there is one is found further below.
     try:
         done = subprocess.run(  # noqa: S603 - our own command
@@ -223,7 +223,7 @@ def _stores(settings: Settings) -> Iterator[CheckResult]:
         yield (schema := _schema(settings))
     else:
         yield from _unseen(("schema",), "database")
-    yield from _broker(settings, _lanes(settings) if database.ok and schema.ok else OWN_LANES)
+    yield from _broker(settings, _pools(settings) if database.ok and schema.ok else OWN_POOLS)
     if database.ok and schema.ok:
         yield _event_log(settings)
         yield _master_keys(settings)
@@ -293,17 +293,17 @@ def _schema(settings: Settings) -> CheckResult:
     return CheckResult("schema", False, f"version {have or 'none'}, this release needs {needed()}", advice)
 
 
-def _lanes(settings: Settings) -> Sequence[str]:
-    """Return the lanes of which there may be queues: those that there always are, and those of live workers."""
+def _pools(settings: Settings) -> Sequence[str]:
+    """Return the pools of which there may be queues: those that there always are, and those of live workers."""
     from planq.shared.kernel.store.worker_registry import WorkerRegistry
 
     try:
-        return lanes_of(_asked(settings, lambda database: WorkerRegistry(database, settings.lease).live()))
+        return pools_of(_asked(settings, lambda database: WorkerRegistry(database, settings.lease).live()))
     except PlanqError:
-        return OWN_LANES
+        return OWN_POOLS
 
 
-def _broker(settings: Settings, lanes: Iterable[str]) -> Iterator[CheckResult]:
+def _broker(settings: Settings, pools: Iterable[str]) -> Iterator[CheckResult]:
     """Connect once, with little patience, and count what waits in the queues and what was no wake-up."""
     if not settings.broker_url:
         yield CheckResult(
@@ -313,7 +313,7 @@ def _broker(settings: Settings, lanes: Iterable[str]) -> Iterator[CheckResult]:
         return
     place = without_password(settings.broker_url)
     try:
-        waiting, dead = _messages(settings.require_broker(), settings.broker_prefix, lanes)
+        waiting, dead = _messages(settings.require_broker(), settings.broker_prefix, pools)
     except Misconfigured as error:
         yield CheckResult("broker", False, error.message, "correct BROKER_URL")
     except BrokerUnavailable as error:
@@ -336,8 +336,8 @@ def _dead_letters(count: int) -> CheckResult:
     )
 
 
-def _messages(broker_url: str, prefix: str, lanes: Iterable[str]) -> tuple[dict[str, int], int]:
-    """Return how many messages wait in each lane's queue (0 where none has declared it yet), and the dead letters.
+def _messages(broker_url: str, prefix: str, pools: Iterable[str]) -> tuple[dict[str, int], int]:
+    """Return how many messages wait in each pool's queue (0 where none has declared it yet), and the dead letters.
 
     Raises `BrokerUnavailable` when the broker does not answer or would not take a wake-up, `Misconfigured` when its
     URL cannot be read.
@@ -353,7 +353,7 @@ def _messages(broker_url: str, prefix: str, lanes: Iterable[str]) -> tuple[dict[
         with connection:
             require_service(connection, _PATIENCE_SECONDS)
             with connection.channel() as channel:
-                queues = [queue for lane in lanes for queue in wake_queues(Lane(lane))]
+                queues = [queue for pool in pools for queue in wake_queues(Pool(pool))]
                 counts = {names.queue(one): waiting_count(connection, channel, one) or 0 for one in queues}
                 return counts, message_count(connection, channel, names.DEAD_LETTERS) or 0
     except (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors) as error:
@@ -451,7 +451,7 @@ def _worker_registry(settings: Settings) -> Iterator[CheckResult]:
         registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
         published = await list_tools(database)
         tools = _tools(len(published), await registry.awaited_tools(), await registry.differing_tools())
-        named: set[str] = {one.lane for one in published.values()}
+        named: set[str] = {one.pool for one in published.values()}
         return await registry.live(), named, tools, await registry.unfinished()
 
     try:
@@ -484,12 +484,12 @@ def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
 
 
 def _workers(workers: Sequence[Row], named: Iterable[str]) -> CheckResult:
-    """Say how many workers of each lane live: of those that there always are, and those that tools have `named`."""
-    lanes = {
-        lane: sum(lane in worker["lanes"] for worker in workers) for lane in lanes_of([*workers, {"lanes": named}])
+    """Say how many workers of each pool live: of those that there always are, and those that tools have `named`."""
+    pools = {
+        pool: sum(pool in worker["pools"] for worker in workers) for pool in pools_of([*workers, {"pools": named}])
     }
-    found = ", ".join(f"{lane}: {n} live" for lane, n in lanes.items())
-    missing = [f"`planq worker {lane}`" for lane, n in lanes.items() if n == 0]
+    found = ", ".join(f"{pool}: {n} live" for pool, n in pools.items())
+    missing = [f"`planq worker {pool}`" for pool, n in pools.items() if n == 0]
     return CheckResult("workers", not missing, found, f"{_START}, or {' and '.join(missing)}" if missing else "")
 
 
@@ -502,14 +502,14 @@ _LEFT_OUT = "correct the tool in its server, or rename the server in mcp.json"
 
 
 def _lacked(worker: Row, workers: Sequence[Row]) -> Sequence[str]:
-    others = [other for other in workers if {*other["lanes"]} & {*worker["lanes"]}]
+    others = [other for other in workers if {*other["pools"]} & {*worker["pools"]}]
     return sorted({one for other in others for one in other["provides"] or []} - {*(worker["provides"] or [])})
 
 
 def _worker(worker: Row, lacked: Sequence[str]) -> CheckResult:
     lag, late = worker["lag_ms"], worker["late_outcomes"]
     found = (
-        f"{', '.join(worker['lanes'])}: loop lag {lag} ms, {worker['in_flight']} of {worker['capacity']} in flight, "
+        f"{', '.join(worker['pools'])}: loop lag {lag} ms, {worker['in_flight']} of {worker['capacity']} in flight, "
         f"{late} late outcome{'' if late == 1 else 's'}"
     )
     advice = ""
@@ -520,11 +520,11 @@ def _worker(worker: Row, lacked: Sequence[str]) -> CheckResult:
         also = f" (and {more} more: see the page Workers, or `GET /workers`)" if more else ""
         return CheckResult(f"worker {worker['name']}", True, f"does not offer {found}{also}", _LEFT_OUT)
     if lacked:
-        found = f"lacks what other workers of its lane have: {', '.join(lacked)}"
+        found = f"lacks what other workers of its pool have: {', '.join(lacked)}"
         return CheckResult(f"worker {worker['name']}", True, found, _LACKED)
     if lag > _MOST_LAG_MS:
         advice = (
-            "its event loop is held up, by a tool that computes (give it the lane cpu) or by a machine that has too "
+            "its event loop is held up, by a tool that computes (give it the pool cpu) or by a machine that has too "
             "little CPU; start more workers, or lower PLANQ_IO_CONCURRENCY"
         )
     return CheckResult(f"worker {worker['name']}", True, found, advice)
@@ -536,7 +536,7 @@ def _tools(published: int, awaited: Sequence[Row], differing: Sequence[Row]) -> 
         return CheckResult("tools", False, "none published", "start a worker: it publishes its tools")
     if awaited:
         waiting = [
-            f"{row['n']} step{'s wait' if row['n'] > 1 else ' waits'} for {row['name']} in the lane {row['lane']} "
+            f"{row['n']} step{'s wait' if row['n'] > 1 else ' waits'} for {row['name']} in the pool {row['pool']} "
             f"since {row['since']:%H:%M:%S} UTC"
             for row in awaited[:_MOST_TOOLS]
         ]

@@ -19,7 +19,7 @@ from planq.api.cli.connection import database_settings
 from planq.api.cli.console import out
 from planq.deploy.local.child import bare_environment
 from planq.deploy.local.flower import FLOWER_USER, flower_password
-from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.states import Pool, Priority
 from planq.shared.platform.launcher import PYTHON
 
 
@@ -29,9 +29,9 @@ def api() -> None:
 
 
 def worker(
-    lane: Annotated[
-        Lane,
-        typer.Argument(parser=Lane, help="io: steps that wait, cpu: steps that compute; or what tools name, as gpu."),
+    pool: Annotated[
+        Pool,
+        typer.Argument(parser=Pool, help="io: steps that wait, cpu: steps that compute; or what tools name, as gpu."),
     ],
     slots: Annotated[
         int | None,
@@ -39,11 +39,11 @@ def worker(
             "--slots",
             "--concurrency",
             min=1,
-            help="Steps at once; default from the settings for io and cpu, 1 for other lanes.",
+            help="Steps at once; default from the settings for io and cpu, 1 for other pools.",
         ),
     ] = None,
     process: Annotated[
-        bool, typer.Option("--process", help="Each step in a process of its own, as always in the lane cpu.")
+        bool, typer.Option("--process", help="Each step in a process of its own, as always in the pool cpu.")
     ] = False,
     priority: Annotated[
         Priority | None,
@@ -53,17 +53,17 @@ def worker(
         str | None, typer.Option(help="Modules with tools, separated by commas, in place of PLANQ_TOOLS.")
     ] = None,
     health: Annotated[
-        bool, typer.Option("--health", help="Only say, by the exit code, whether one of the lane lives on this host.")
+        bool, typer.Option("--health", help="Only say, by the exit code, whether one of the pool lives on this host.")
     ] = False,
 ) -> None:
-    """Run a Celery worker for one lane."""
+    """Run a Celery worker for one pool."""
     if health:
-        _become(["-m", "planq.worker", lane, "--health"])
+        _become(["-m", "planq.worker", pool, "--health"])
     options = ["--slots", str(slots)] if slots else []
     options += ["--process"] if process else []
     options += [] if priority is None else ["--priority", priority]
     options += [] if tools is None else ["--tools", tools]
-    _become(_guarded(lane, "-m", "planq.worker", lane, *options))
+    _become(_guarded(pool, "-m", "planq.worker", pool, *options))
 
 
 def migrate() -> None:

@@ -83,7 +83,7 @@ def create_celery(broker_url: str, *, prefix: str = "") -> Celery:
 
 
 def known_queue(app: Celery, name: str) -> Queue:
-    """Return a queue of an application; that of a lane of which it has not heard before is added."""
+    """Return a queue of an application; that of a pool of which it has not heard before is added."""
     queues = app.amqp.queues
     if name not in queues:
         queues.add(Queue(name, routing_key=name))

@@ -1,10 +1,10 @@
 """Wake-ups as messages and back: ids only, never results, never secrets.
 
     {"job": "<uuid>", "agent": "host"}                  planq.job.plan.v1, planq.job.respond.v1
-    {"job": "<uuid>", "round": 0, "step": 2, "lane": "io", "tool": "calculate"}   planq.step.run.v1
-    {"job": "<uuid>", "round": 0, "steps": [[2, "calculate"], [3, "fetch"]], "lane": "io"}   planq.steps.run.v1
+    {"job": "<uuid>", "round": 0, "step": 2, "pool": "io", "tool": "calculate"}   planq.step.run.v1
+    {"job": "<uuid>", "round": 0, "steps": [[2, "calculate"], [3, "fetch"]], "pool": "io"}   planq.steps.run.v1
 
-`lane` and the names of tools and agents (where a job has one) are there for people who read them in Flower, and so is
+`pool` and the names of tools and agents (where a job has one) are there for people who read them in Flower, and so is
 what the headers say of root, parent and group. Wake-ups of bulk jobs also have `"priority": "bulk"`. The tenant, by
 whom slots are shared, is a header, too.
 """
@@ -25,7 +25,7 @@ from planq.shared.kernel.ids import (
     step_attempt_id,
     steps_attempt_id,
 )
-from planq.shared.kernel.states import Lane, Priority, WakeQueue
+from planq.shared.kernel.states import Pool, Priority, WakeQueue
 from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 
 TENANT_HEADER = "planq_tenant"
@@ -73,7 +73,7 @@ class WakeMessage:
 def encode_wake(wake: AnyWake, attempt: int | None = None) -> WakeMessage:
     """Return the message of a wake-up; its task id is that of the attempt it asks for (`attempt` overrides)."""
     number = wake.attempt if attempt is None else attempt
-    lane = Lane.IO
+    pool = Pool.IO
     subject: str | None
     match wake:
         case PlanWake():
@@ -82,26 +82,26 @@ def encode_wake(wake: AnyWake, attempt: int | None = None) -> WakeMessage:
         case RespondWake():
             task, task_id, kwargs = names.RESPOND, respond_attempt_id(wake.job_id, number), _job_fields(wake)
             job_id, subject = wake.job_id, wake.agent
-        case StepWake(ref, lane):
+        case StepWake(ref, pool):
             task, task_id = names.STEP, step_attempt_id(ref, number)
             job_id, subject = ref.job_id, wake.tool_name
             kwargs = {
                 "job": str(ref.job_id),
                 "round": ref.round,
                 "step": ref.index,
-                "lane": str(lane),
+                "pool": str(pool),
                 "tool": wake.tool_name,
             }
-        case StepsWake(job_id, round, lane):
+        case StepsWake(job_id, round, pool):
             steps = [list(step) for step in wake.steps]
             task = names.STEPS
             task_id = steps_attempt_id(StepRef(job_id, round, wake.steps[0][0]), len(steps), number)
-            kwargs = {"job": str(job_id), "round": round, "steps": steps, "lane": str(lane)}
+            kwargs = {"job": str(job_id), "round": round, "steps": steps, "pool": str(pool)}
             tools = {tool_name for _, tool_name in wake.steps}
             subject = tools.pop() if len(tools) == 1 else _SEVERAL
     if wake.priority is not Priority.INTERACTIVE:
         kwargs["priority"] = str(wake.priority)
-    queue = names.queue(WakeQueue.of(lane, wake.priority))
+    queue = names.queue(WakeQueue.of(pool, wake.priority))
     links = wake.links or TaskLinks.below(job_id)
     return WakeMessage(task, task_id, kwargs, queue, names.label(task, subject), links, wake.tenant)
 
@@ -162,15 +162,15 @@ def decode_respond(job: str, priority: str = Priority.INTERACTIVE, agent: str | 
 
 
 def decode_step(
-    job: str, round: int, step: int, lane: str, tool: str, priority: str = Priority.INTERACTIVE
+    job: str, round: int, step: int, pool: str, tool: str, priority: str = Priority.INTERACTIVE
 ) -> StepWake:
     """Return the wake-up of a step message; raises ValueError for what is no such message."""
     ref = StepRef(_job(job), _number(round), _number(step))
-    return StepWake(ref, _lane(lane), _text(tool), priority=_priority(priority))
+    return StepWake(ref, _pool(pool), _text(tool), priority=_priority(priority))
 
 
 def decode_steps(
-    job: str, round: int, steps: Sequence[tuple[int, str]], lane: str, priority: str = Priority.INTERACTIVE
+    job: str, round: int, steps: Sequence[tuple[int, str]], pool: str, priority: str = Priority.INTERACTIVE
 ) -> StepsWake:
     """Return the wake-up of a message for several steps; raises ValueError for what is no such message."""
     if not isinstance(steps, (list, tuple)) or not steps:
@@ -179,7 +179,7 @@ def decode_steps(
         named = tuple((_number(index), _text(tool)) for index, tool in steps)
     except TypeError as error:
         raise ValueError(f"expected pairs of a number and a tool, found {shown(steps)}") from error
-    return StepsWake(_job(job), _number(round), _lane(lane), named, priority=_priority(priority))
+    return StepsWake(_job(job), _number(round), _pool(pool), named, priority=_priority(priority))
 
 
 _DECODERS: Mapping[str, Callable[..., AnyWake]] = {
@@ -234,8 +234,8 @@ def _job(value: Any) -> UUID:
     return UUID(_text(value))
 
 
-def _lane(value: Any) -> Lane:
-    return Lane(_text(value))
+def _pool(value: Any) -> Pool:
+    return Pool(_text(value))
 
 
 def _priority(value: Any) -> Priority:

@@ -13,7 +13,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.questions import QuestionAnswer
 from planq.shared.kernel.retry import RetryTerms, StageTries
-from planq.shared.kernel.states import Effect, JobStatus, Lane, Priority, Recovery, Respond, StepKind, Strategy
+from planq.shared.kernel.states import Effect, JobStatus, Pool, Priority, Recovery, Respond, StepKind, Strategy
 from planq.shared.kernel.steps import PlannedStep, RoundRecord, StepResult
 from planq.shared.platform.values.pointers import Path
 
@@ -132,7 +132,7 @@ class StepClaim:
     tenant_id: str
     tool_name: str
     effect: Effect
-    lane: Lane
+    pool: Pool
     arguments: Mapping[str, Any]
     outputs: Mapping[int, Any]
     attempt: int

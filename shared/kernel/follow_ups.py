@@ -9,7 +9,7 @@ from dataclasses import replace
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
-from planq.shared.kernel.states import STAGES, Lane, Priority
+from planq.shared.kernel.states import STAGES, Pool, Priority
 from planq.shared.kernel.wakes import StepWake, TaskLinks, Wake, links_after, stage_again
 
 
@@ -34,10 +34,10 @@ def after_step(ref: StepRef, result: TransitionResult, end: StageClaim | StepCla
     if is_stage and result.job_status is not None:
         stage = stage_again(ref.job_id, result.job_status, result.stage_attempt, priority, agent, next(links), tenant)
         wakes.append(stage)
-    # Steps of the `io` lane come last: those that share a message then have indices of the group in a row.
-    for step in sorted(result.ready, key=lambda step: step.lane == Lane.IO):
+    # Steps of the `io` pool come last: those that share a message then have indices of the group in a row.
+    for step in sorted(result.ready, key=lambda step: step.pool == Pool.IO):
         place = StepRef(ref.job_id, ref.round, step.index)
-        wakes.append(StepWake(place, step.lane, step.tool_name, priority=priority, links=next(links), tenant=tenant))
+        wakes.append(StepWake(place, step.pool, step.tool_name, priority=priority, links=next(links), tenant=tenant))
     return wakes
 
 

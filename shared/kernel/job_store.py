@@ -20,8 +20,8 @@ from planq.shared.kernel.states import (
     AfterSteps,
     AskedOf,
     JobStatus,
-    Lane,
     OnFailure,
+    Pool,
     Priority,
     StepStatus,
     StopReason,
@@ -40,7 +40,7 @@ class ReadyStep:
     """A step that became ready by a transition."""
 
     index: int
-    lane: Lane
+    pool: Pool
     tool_name: str
 
 
@@ -49,10 +49,10 @@ class ClaimRequest:
     """What the caller of a transition claims for itself of the work that the transition makes ready.
 
     It is claimed in the same commit, exactly as `claim_step` and `claim_stage` would right after it: at most `steps`
-    of the ready steps of `lane`, in plan order, and with `stage` the RESPOND stage. Nothing of a paused job is taken.
+    of the ready steps of `pool`, in plan order, and with `stage` the RESPOND stage. Nothing of a paused job is taken.
     """
 
-    lane: Lane
+    pool: Pool
     steps: int = 1
     stage: bool = True
 
@@ -454,8 +454,8 @@ class JobStore(Protocol):
         ...
 
     @lands(Lands.CLAIM)
-    async def claim_suspects(self, lane: Lane) -> Sequence[StageClaim | StepClaim]:
-        """Take what is due of the group of suspects of a lane that has waited for longest.
+    async def claim_suspects(self, pool: Pool) -> Sequence[StageClaim | StepClaim]:
+        """Take what is due of the group of suspects of a pool that has waited for longest.
 
         For a worker that has nothing else in flight. Returns nothing where there is no such group, or where all of it
         has ended or gone on otherwise.
@@ -479,7 +479,7 @@ class JobStore(Protocol):
         `output` is a JSON value, or the `JsonText` of one; None beside a `payload`, which `Payloads.put` has just
         stored. Raises `DatabaseUnavailable` also when that payload is gone: put it again.
 
-        Each of `unit` is of the same lane, waits for the one before it alone, and is the only one that does. From the
+        Each of `unit` is of the same pool, waits for the one before it alone, and is the only one that does. From the
         first one on that cannot be claimed, as in a paused job, nothing of it is stored.
         """
         ...

@@ -221,24 +221,24 @@ class Priority(StrEnum):
     BULK = "bulk"
 
 
-LANE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+POOL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
-class Lane(str):
+class Pool(str):
     """The kind of worker that a step needs: `io` waits, `cpu` computes, and tools may name others, such as `gpu`.
 
-    Raises `ValueError` for what is no name of a lane.
+    Raises `ValueError` for what is no name of a pool.
     """
 
     __slots__ = ()
 
-    IO: ClassVar[Lane]
-    CPU: ClassVar[Lane]
+    IO: ClassVar[Pool]
+    CPU: ClassVar[Pool]
 
-    def __new__(cls, name: str) -> Lane:
-        if not LANE.fullmatch(name):
+    def __new__(cls, name: str) -> Pool:
+        if not POOL.fullmatch(name):
             raise ValueError(
-                f"expected the name of a lane, such as io, cpu or gpu ({LANE.pattern}), found {name[:40]!r}"
+                f"expected the name of a pool, such as io, cpu or gpu ({POOL.pattern}), found {name[:40]!r}"
             )
         return super().__new__(cls, name)
 
@@ -246,43 +246,43 @@ class Lane(str):
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
         from pydantic_core import core_schema  # commands that make no definition pay nothing for it
 
-        schema = core_schema.str_schema(pattern=f"^{LANE.pattern}$")
+        schema = core_schema.str_schema(pattern=f"^{POOL.pattern}$")
         return core_schema.no_info_after_validator_function(lru_cache(maxsize=256)(cls), schema)  # each claim has one
 
 
-Lane.IO, Lane.CPU = Lane("io"), Lane("cpu")
+Pool.IO, Pool.CPU = Pool("io"), Pool("cpu")
 
-OWN_LANES = (Lane.IO, Lane.CPU)
-"""The lanes that there always are: `io` also carries out stages."""
+OWN_POOLS = (Pool.IO, Pool.CPU)
+"""The pools that there always are: `io` also carries out stages."""
 
 
-def lanes_of(workers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the lanes that there always are, and those of these workers, by their `lanes`."""
-    own = list(map(str, OWN_LANES))
-    return own + sorted({lane for worker in workers for lane in worker["lanes"]} - set(own))
+def pools_of(workers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the pools that there always are, and those of these workers, by their `pools`."""
+    own = list(map(str, OWN_POOLS))
+    return own + sorted({pool for worker in workers for pool in worker["pools"]} - set(own))
 
 
 class WakeQueue(str):
-    """Where wake-ups of a lane and a priority wait at the broker, `io` or `io.bulk`; each is a Celery queue."""
+    """Where wake-ups of a pool and a priority wait at the broker, `io` or `io.bulk`; each is a Celery queue."""
 
     __slots__ = ()
 
     @classmethod
-    def of(cls, lane: Lane, priority: Priority) -> WakeQueue:
-        return cls(lane if priority is Priority.INTERACTIVE else f"{lane}.{priority}")
+    def of(cls, pool: Pool, priority: Priority) -> WakeQueue:
+        return cls(pool if priority is Priority.INTERACTIVE else f"{pool}.{priority}")
 
     @property
     def is_bulk(self) -> bool:
         return self.endswith(f".{Priority.BULK}")
 
 
-def wake_queues(lane: Lane, only: Priority | None = None) -> list[WakeQueue]:
-    """Return the queues of a lane; that of a single priority with `only`."""
-    return [WakeQueue.of(lane, priority) for priority in Priority if only in (None, priority)]
+def wake_queues(pool: Pool, only: Priority | None = None) -> list[WakeQueue]:
+    """Return the queues of a pool; that of a single priority with `only`."""
+    return [WakeQueue.of(pool, priority) for priority in Priority if only in (None, priority)]
 
 
-OWN_QUEUES = tuple(queue for lane in OWN_LANES for queue in wake_queues(lane))
-"""Those of the lanes that there always are."""
+OWN_QUEUES = tuple(queue for pool in OWN_POOLS for queue in wake_queues(pool))
+"""Those of the pools that there always are."""
 
 
 class Effect(StrEnum):

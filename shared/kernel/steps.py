@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planq.shared.kernel.retry import RetryTerms
-from planq.shared.kernel.states import Effect, Lane, Recovery, StepKind, StepStatus
+from planq.shared.kernel.states import Effect, Pool, Recovery, StepKind, StepStatus
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.platform.values.parts import Part
 from planq.shared.platform.values.pointers import Path
@@ -46,7 +46,7 @@ class PlannedStep:
     index: int
     kind: StepKind
     tool_name: str
-    lane: Lane
+    pool: Pool
     effect: Effect
     arguments: Mapping[str, Any]
     inputs: tuple[int, ...]

@@ -13,7 +13,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
 from planq.shared.kernel.questions import StepQuestion
 from planq.shared.kernel.retry import RetryTerms
-from planq.shared.kernel.states import Effect, JobStatus, Lane, Recovery, WakeQueue
+from planq.shared.kernel.states import Effect, JobStatus, Pool, Recovery, WakeQueue
 from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import ErrorRecord
 
@@ -30,7 +30,7 @@ class LossKind(StrEnum):
 class Standing:
     """What the answer to a heartbeat says: whether the worker `holds` attempts, and who is `alive`, itself included.
 
-    Those are in the order of their ids, each with `id`, `lanes` and `only_priority`.
+    Those are in the order of their ids, each with `id`, `pools` and `only_priority`.
     """
 
     holds: bool
@@ -107,12 +107,12 @@ class ExpiredPlan:
 
 @dataclass(frozen=True, slots=True)
 class MissedTool:
-    """A step that has waited for `seconds`, as long as it may, for a worker of its lane that has its tool."""
+    """A step that has waited for `seconds`, as long as it may, for a worker of its pool that has its tool."""
 
     ref: StepRef
     attempt: int
     tool_name: str
-    lane: Lane
+    pool: Pool
     seconds: float
 
 

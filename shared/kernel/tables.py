@@ -38,7 +38,7 @@ from sqlmodel import Field, SQLModel
 
 from planq.shared.kernel.states import (
     IDLE_STEP,
-    LANE,
+    POOL,
     RUNNING_STEP,
     STORED_JOB,
     AfterSteps,
@@ -278,7 +278,7 @@ class Step(SQLModel, table=True):
     tenant_id: str = text_column()
     kind: str = enum_column("step_kind", StepKind, default="tool")
     tool_name: str = text_column()
-    lane: str = pattern_column("step_lane", LANE)
+    pool: str = pattern_column("step_pool", POOL)
     effect: str = enum_column("step_effect", Effect)
     status: str = enum_column("step_status", StepStatus)
     arguments: Any = json_column(nullable=False)
@@ -380,7 +380,7 @@ class Worker(SQLModel, table=True):
     __tablename__ = "workers"
     id: UUID = Field(primary_key=True)
     name: str = text_column()
-    lanes: list[str] = texts_column(nullable=False)
+    pools: list[str] = texts_column(nullable=False)
     planners: list[str] | None = texts_column()
     provides: list[str] | None = texts_column()
     capacity: int = int_column()
@@ -426,7 +426,7 @@ class SuspectRow(SQLModel, table=True):
     index: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     tenant_id: str = text_column()
     attempt: int = int_column()
-    lane: str = text_column()
+    pool: str = text_column()
     group_id: UUID | None = Field(default=None)
     company: int = int_column()
     losses: int = int_column(1)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef, group_id, plan_attempt_id, respond_attempt_id, step_attempt_id
-from planq.shared.kernel.states import JobStatus, Lane, Priority, WakeQueue
+from planq.shared.kernel.states import JobStatus, Pool, Priority, WakeQueue
 from planq.shared.platform.errors import ErrorRecord
 
 
@@ -68,7 +68,7 @@ class StepWake:
     """Run a step; all but `ref` and `tenant` (see `PlanWake`) only chooses the queue and what is shown in Flower."""
 
     ref: StepRef
-    lane: Lane
+    pool: Pool
     tool_name: str
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
@@ -111,7 +111,7 @@ def stage_again(
 
 @dataclass(frozen=True, slots=True)
 class StepsWake:
-    """Run several steps of one round, all of one lane: one message for a part of a wide fan-out.
+    """Run several steps of one round, all of one pool: one message for a part of a wide fan-out.
 
     `steps` are (index, tool name), in plan order. As in `StepWake`, all but the indices only chooses the queue and
     what is shown. In a group, its `links` are those of the first step, and the others have the indices after it.
@@ -119,7 +119,7 @@ class StepsWake:
 
     job_id: UUID
     round: int
-    lane: Lane
+    pool: Pool
     steps: tuple[tuple[int, str], ...]
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
@@ -132,7 +132,7 @@ class StepsWake:
         return [
             StepWake(
                 StepRef(self.job_id, self.round, index),
-                self.lane,
+                self.pool,
                 tool_name,
                 self.attempt,
                 self.priority,

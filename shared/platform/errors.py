@@ -388,7 +388,7 @@ class StorageFull(ExecutionFailed):
 
 
 class UnknownTool(ExecutionFailed):
-    """No live worker of the step's lane has offered the tool for `PLANQ_TOOL_WAIT_SECONDS`, or none ever has.
+    """No live worker of the step's pool has offered the tool for `PLANQ_TOOL_WAIT_SECONDS`, or none ever has.
 
     To do: start a worker that loads it, then resume the job.
     """

@@ -133,10 +133,10 @@ class Context:
         defaults = Settings.model_fields
         try:
             stack.run("api", "-m", "planq.api")
-            for lane, count in (("io", io), ("cpu", cpu)):
-                size = int(own.get(f"PLANQ_{lane.upper()}_CONCURRENCY") or defaults[f"{lane}_concurrency"].default)
+            for pool, count in (("io", io), ("cpu", cpu)):
+                size = int(own.get(f"PLANQ_{pool.upper()}_CONCURRENCY") or defaults[f"{pool}_concurrency"].default)
                 for number in range(1, count + 1):
-                    stack.run_worker(lane, number, concurrency=size)
+                    stack.run_worker(pool, number, concurrency=size)
             for priority in Priority if is_apart else ():
                 stack.run(f"io-{priority}", "-m", "planq.worker", "io", "--priority", priority)
             stack.wait_ready()

@@ -133,15 +133,15 @@ class Processes:
         return found
 
     def _start(self, name: str) -> None:
-        lane, _, _ = name.partition("-")
+        pool, _, _ = name.partition("-")
         env = self._servers.urls(proxied=name in PROXIED)
         if name in PROXIED:
             env["PLANQ_DETECT_DEAD_PEERS"] = "false"
-        if lane == "api":
+        if pool == "api":
             self._stack.run(name, *GUARD, "api", "-m", "planq.api", env={**env, "PLANQ_PORT": str(self._ports[name])})
         else:
-            size = CPU_CHILDREN if lane == "cpu" else IO_CONCURRENCY
-            self._stack.run(name, *GUARD, lane, "-m", "planq.worker", lane, "--concurrency", str(size), env=env)
+            size = CPU_CHILDREN if pool == "cpu" else IO_CONCURRENCY
+            self._stack.run(name, *GUARD, pool, "-m", "planq.worker", pool, "--concurrency", str(size), env=env)
         self._started[name] = time.monotonic()
 
     async def _supervise(self) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Two of each lane: what one loses, the other takes over, however long a restart takes on this machine.
+# Two of each pool: what one loses, the other takes over, however long a restart takes on this machine.
 IO_WORKERS = ("io-1", "io-2")
 CPU_WORKERS = ("cpu-1", "cpu-2")
 WORKERS = (*IO_WORKERS, *CPU_WORKERS)
@@ -64,7 +64,7 @@ TARGETS: dict[Kind, Sequence[str]] = {
 
 SHORT_SEED = 100
 """The seed of the short run in the tests, chosen so that its recovery times measure lease and sweep: it strikes `io`
-workers several times, and never two workers of a lane within eight seconds, which would leave nobody to go on."""
+workers several times, and never two workers of a pool within eight seconds, which would leave nobody to go on."""
 
 
 @dataclass(frozen=True, slots=True)

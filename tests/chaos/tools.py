@@ -153,7 +153,7 @@ async def book_late(value: int, seconds: float, context: ToolContext) -> Value:
         return {"value": value}
 
 
-@tool(name="chaos_book_thread", effect="unsafe", find_out=happened, lane="io", timeout_seconds=LOOKED_INTO_SECONDS)
+@tool(name="chaos_book_thread", effect="unsafe", find_out=happened, pool="io", timeout_seconds=LOOKED_INTO_SECONDS)
 def book_thread(value: int, seconds: float, context: ToolContext) -> Value:
     """The same in a thread, which nobody can stop."""
     with _entered(context, "unsafe"):
@@ -164,7 +164,7 @@ def book_thread(value: int, seconds: float, context: ToolContext) -> Value:
 
 @tool(name="chaos_book_cpu", effect="unsafe", find_out=happened, timeout_seconds=LOOKED_INTO_SECONDS)
 def book_cpu(value: int, seconds: float, context: ToolContext) -> Value:
-    """The same in a process of the `cpu` lane."""
+    """The same in a process of the `cpu` pool."""
     with _entered(context, "unsafe"):
         time.sleep(seconds)
         _happen(context)
@@ -180,7 +180,7 @@ async def charge(value: int, seconds: float, context: ToolContext) -> Value:
         return {"value": value}
 
 
-@tool(name="chaos_crunch", effect="pure", lane="cpu")
+@tool(name="chaos_crunch", effect="pure", pool="cpu")
 def crunch(n: int, seconds: float, context: ToolContext) -> Value:
     """Occupy a process for a while, and add up the squares below n."""
     with _entered(context, "pure"):

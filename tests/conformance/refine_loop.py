@@ -35,7 +35,7 @@ from planq.shared.kernel.questions import FailStep, QuestionAnswer, SucceedStep,
 from planq.shared.kernel.retry import Phase, RetryTerms, RunAgain, after_error
 from planq.shared.kernel.states import (
     Effect,
-    Lane,
+    Pool,
     QuestionKind,
     QuestionStatus,
     StepKind,
@@ -163,7 +163,7 @@ def _attempt(number: int, retries: int) -> StepClaim:
     limits = {"attempt": number, "tries": number, "worker_losses": 0, "timeout_seconds": 1.0}
     limits["retry"] = RetryTerms(retries=retries)
     names = {"user_id": "", "trace_id": "", "context_id": ""}
-    return StepClaim(ref, "default", "t", Effect.READ, Lane.IO, {}, {}, **limits, **names)  # type: ignore[arg-type]
+    return StepClaim(ref, "default", "t", Effect.READ, Pool.IO, {}, {}, **limits, **names)  # type: ignore[arg-type]
 
 
 _ACTIONS = {

@@ -187,9 +187,9 @@ def logged(stack: Stack, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def health(stack: Stack, lane: str) -> int:
-    """Return the exit code of `planq worker LANE --health`."""
-    command = [sys.executable, "-m", "planq.deploy.cli.main", "worker", lane, "--health"]
+def health(stack: Stack, pool: str) -> int:
+    """Return the exit code of `planq worker POOL --health`."""
+    command = [sys.executable, "-m", "planq.deploy.cli.main", "worker", pool, "--health"]
     return subprocess.run(command, env=stack.env, timeout=120, check=False).returncode
 
 
@@ -216,7 +216,7 @@ def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step_and_its_traceback
         (kept,) = httpx.get(f"{stack.url}/jobs/{job['id']}/steps/0/tracebacks").json()["items"]
         assert (kept["attempt"], kept["text"].strip()) == (1, raised["exception"].strip())
         ready = next(line for line in logged(stack, worker) if line["event"] == "worker_ready")
-        assert (ready["lane"], ready["version"]) == (worker[:-2], VERSION)
+        assert (ready["pool"], ready["version"]) == (worker[:-2], VERSION)
         assert ready["tools"] > 2
         assert {"slots", "worker", "database", "broker"} <= set(ready)
     for worker in tools:

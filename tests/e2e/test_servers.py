@@ -142,9 +142,9 @@ def test_a_process_that_cannot_run_says_why_and_ends(
 
 
 def test_health_of_a_worker_is_that_of_its_lease(stack: Stack, database_url: str, valkey_url: str) -> None:
-    def health(lane: str) -> int:
+    def health(pool: str) -> int:
         env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url, "PLANQ_LEASE_SECONDS": "6"}
-        return refused_start("-m", "planq.worker", lane, "--health", **env).returncode
+        return refused_start("-m", "planq.worker", pool, "--health", **env).returncode
 
     assert [health("io"), health("cpu")] == [0, 0]
     stack.kill("cpu-1")

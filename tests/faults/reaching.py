@@ -256,7 +256,7 @@ def stopped_idle(scene: Scene, point: str) -> None:
 
 
 def process_killed(scene: Scene, point: str) -> None:
-    """The parent of the `cpu` lane dies while it hears that one of its processes was killed."""
+    """The parent of the `cpu` pool dies while it hears that one of its processes was killed."""
     scene.worker()
     name = scene.doomed(point, "cpu")
     job_id = scene.submit(("fault_crunch", {"until": "go"}))

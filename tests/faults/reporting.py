@@ -21,7 +21,7 @@ async def report_slowly(seconds: float, context: ToolContext, silent: bool = Fal
     return {"text": "done"}
 
 
-@tool(effect="read", output_schema=OUTPUT, lane="io", timeout_seconds=2, longest_seconds=60)
+@tool(effect="read", output_schema=OUTPUT, pool="io", timeout_seconds=2, longest_seconds=60)
 def report_from_thread(seconds: float, context: ToolContext) -> dict[str, str]:
     """Take some seconds in a thread."""
     entered(context)
@@ -32,7 +32,7 @@ def report_from_thread(seconds: float, context: ToolContext) -> dict[str, str]:
     return {"text": "done"}
 
 
-@tool(effect="read", output_schema=OUTPUT, lane="cpu", timeout_seconds=2, longest_seconds=60)
+@tool(effect="read", output_schema=OUTPUT, pool="cpu", timeout_seconds=2, longest_seconds=60)
 def compute_slowly(seconds: float, context: ToolContext) -> dict[str, str]:
     """Compute for some seconds, or until it may end, without a word."""
     entered(context)

@@ -1,4 +1,4 @@
-"""A resource of each lane, which tells when it is opened and closed, in which process."""
+"""A resource of each pool, which tells when it is opened and closed, in which process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FOLDER = "FAULT_FOLDER"
 
 
 class Desk:
-    """What the tool of the lane `io` shares."""
+    """What the tool of the pool `io` shares."""
 
 
 class Bench:
-    """What the tool of the lane `cpu` shares."""
+    """What the tool of the pool `cpu` shares."""
 
 
 def _tell(what: str) -> None:

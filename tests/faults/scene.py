@@ -90,12 +90,12 @@ class Scene:
 
     # Workers ------------------------------------------------------------------------------------------------------
 
-    def worker(self, lane: str = "io", *, concurrency: int | None = None, **env: str) -> str:
-        """Start a worker of a lane (`cpu`: with a single process) and return its name, without waiting for it."""
-        self._numbers[lane] += 1
-        size = concurrency or (100 if lane == "io" else 1)
-        self.stack.run_worker(lane, self._numbers[lane], concurrency=size, env=env)
-        return f"{lane}-{self._numbers[lane]}"
+    def worker(self, pool: str = "io", *, concurrency: int | None = None, **env: str) -> str:
+        """Start a worker of a pool (`cpu`: with a single process) and return its name, without waiting for it."""
+        self._numbers[pool] += 1
+        size = concurrency or (100 if pool == "io" else 1)
+        self.stack.run_worker(pool, self._numbers[pool], concurrency=size, env=env)
+        return f"{pool}-{self._numbers[pool]}"
 
     def guarded(self, kind: str = "io", *program: str, **env: str) -> str:
         """Start a worker or API as `planq` does, below a guard that waits for two seconds; returns its name."""
@@ -106,17 +106,17 @@ class Scene:
         self.stack.run(name, "-m", "planq.deploy.local.guard", kind, *program, env={**own, **env})
         return name
 
-    def doomed(self, point: str, lane: str = "io", *, concurrency: int | None = None, **env: str) -> str:
+    def doomed(self, point: str, pool: str = "io", *, concurrency: int | None = None, **env: str) -> str:
         """Start a worker that dies at a point."""
-        return self.worker(lane, concurrency=concurrency, **{VARIABLE: point}, **env)
+        return self.worker(pool, concurrency=concurrency, **{VARIABLE: point}, **env)
 
-    def held(self, point: str, lane: str = "io", **env: str) -> tuple[str, Path]:
+    def held(self, point: str, pool: str = "io", **env: str) -> tuple[str, Path]:
         """Start a worker that stands still at a point; returns its name and the folder of `held` and `go`."""
         folder = self.folder / f"hold-{sum(self._numbers.values())}"
         folder.mkdir()
         # Without room for a fan-out it is published; otherwise a worker keeps so few steps to itself.
         size = 1 if point.startswith("publisher.") else None
-        return self.worker(lane, concurrency=size, **{VARIABLE: f"{point}=hold:{folder}", **env}), folder
+        return self.worker(pool, concurrency=size, **{VARIABLE: f"{point}=hold:{folder}", **env}), folder
 
     def stands(self, job_id: UUID, name: str, folder: Path) -> None:
         """Wait until a worker stands still at its point, in the middle of a job; `name` and `folder` as of `held`."""
@@ -153,9 +153,9 @@ class Scene:
         found = reap(self.stack.processes.pop(name))
         assert found == code, f"{name} ended with {found}:\n{last_lines(self.stack.log(name), 40)}"
 
-    def died_at(self, point: str, lane: str = "io", **env: str) -> None:
+    def died_at(self, point: str, pool: str = "io", **env: str) -> None:
         """Start a worker that dies at a point and wait until it has."""
-        self.dies(self.doomed(point, lane, **env))
+        self.dies(self.doomed(point, pool, **env))
 
     def kill_child(self, name: str) -> None:
         """Kill the process in which a `cpu` worker runs its step, as the kernel does when memory runs out."""

@@ -112,7 +112,7 @@ def _result(scene: Scene, job_id: UUID) -> object:
 
 
 def starved(stage: Stage, point: str) -> None:
-    """The kernel kills the process of the `cpu` lane that is in the operation, for its memory; its parent lives."""
+    """The kernel kills the process of the `cpu` pool that is in the operation, for its memory; its parent lives."""
     with stage() as scene:
         (scene.folder / "enough").touch()
         scene.worker()

@@ -38,8 +38,8 @@ def wire(valkey: EmbeddedValkey) -> redis.Redis:
     return redis.Redis(unix_socket_path=str(valkey.socket_path))
 
 
-def both_lanes(scene: Scene) -> tuple[str, str]:
-    """Start a worker of each lane."""
+def both_pools(scene: Scene) -> tuple[str, str]:
+    """Start a worker of each pool."""
     return scene.worker(), scene.worker("cpu", concurrency=2)
 
 
@@ -53,9 +53,9 @@ def broker_check(scene: Scene) -> tuple[bool, str]:
 
 
 def refused(refusal: Refusal, stage: Stage) -> None:
-    """Both lanes go on with what they run, an `unsafe` call too, and take new work once the broker is well."""
+    """Both pools go on with what they run, an `unsafe` call too, and take new work once the broker is well."""
     with own_valkey() as valkey, stage(broker_url=valkey.url, env=STEADY) as scene, wire(valkey) as client:
-        workers = both_lanes(scene)
+        workers = both_pools(scene)
         scene.api()
         dear, long = scene.submit(*DEAR), scene.submit(*LONG)
         for job_id in (dear, long):
@@ -89,7 +89,7 @@ def a_worker_starts_while_the_broker_refuses(stage: Stage) -> None:
     with own_valkey() as valkey, stage(broker_url=valkey.url, env=STEADY) as scene, wire(valkey) as client:
         refusal.begin(client, valkey.log.parent / "data")
         job_id = scene.submit(*MIXED)
-        workers = both_lanes(scene)
+        workers = both_pools(scene)
         for name in workers:
             log = scene.stack.log(name)
             eventually(lambda log=log: "MISCONF" in log.read_text(), PATIENCE, what=f"{name} names the reply")
@@ -100,9 +100,9 @@ def a_worker_starts_while_the_broker_refuses(stage: Stage) -> None:
 
 
 def poisoned(stage: Stage, broker_url: str, poison: Callable[[WakeQueue], list[str]]) -> None:
-    """What is no wake-up is kept with its reason, and both lanes go on with what they run."""
+    """What is no wake-up is kept with its reason, and both pools go on with what they run."""
     with stage(broker_url=broker_url, env=STEADY) as scene:
-        workers = both_lanes(scene)
+        workers = both_pools(scene)
         dear, long = scene.submit(*DEAR), scene.submit(*LONG)
         for job_id in (dear, long):
             scene.runs(job_id)
@@ -142,7 +142,7 @@ def a_poisoned_redis(stage: Stage) -> None:
 def garbage_for_remote_control(stage: Stage) -> None:
     """What is broadcast to all workers and is no message is let go."""
     with own_valkey() as valkey, stage(broker_url=valkey.url, env=STEADY) as scene, wire(valkey) as client:
-        workers = both_lanes(scene)
+        workers = both_pools(scene)
         eventually(lambda: client.pubsub_numpat() >= 1, PATIENCE, what="somebody listens")
         done = scene.submit(*MIXED)
         scene.ends(done)

@@ -67,34 +67,34 @@ class Worker:
         return any(map(is_alive, self.callers))
 
 
-def begun(scene: Scene, lane: str, tool: str, env: dict[str, str], start: Callable[..., str]) -> tuple[Worker, UUID]:
-    """Start a worker of a lane by `start` and wait until the tool is called in it."""
-    if lane == "cpu":
+def begun(scene: Scene, pool: str, tool: str, env: dict[str, str], start: Callable[..., str]) -> tuple[Worker, UUID]:
+    """Start a worker of a pool by `start` and wait until the tool is called in it."""
+    if pool == "cpu":
         scene.worker()
-    pid = scene.pid(start(lane, **env))
+    pid = scene.pid(start(pool, **env))
     job_id = scene.submit((tool, {"text": "a"}))
     eventually(lambda: scene.began(job_id, 1), PATIENCE, what="the first attempt runs")
     if start == scene.guarded:
         [pid] = [one.pid for one in psutil.Process(pid).children() if "planq.worker" in one.cmdline()]
     process = psutil.Process(pid)
-    return Worker(pid, step_processes(pid) if lane == "cpu" else [process]), job_id
+    return Worker(pid, step_processes(pid) if pool == "cpu" else [process]), job_id
 
 
 @contextmanager
-def cut_off(stage: Stage, lane: str, tool: str, **env: str) -> Iterator[tuple[Scene, Worker, UUID]]:
+def cut_off(stage: Stage, pool: str, tool: str, **env: str) -> Iterator[tuple[Scene, Worker, UUID]]:
     """A worker in the middle of a call, whose connections to the database lead nowhere from now on."""
     with stage(env=LEASE) as scene, proxied(scene) as (proxy, through):
-        worker, job_id = begun(scene, lane, tool, {**through, **env}, scene.worker)
+        worker, job_id = begun(scene, pool, tool, {**through, **env}, scene.worker)
         proxy.accept(False)
         assert proxy.freeze() >= 2, "there were connections to freeze"
         yield scene, worker, job_id
 
 
 @contextmanager
-def frozen(stage: Stage, lane: str, tool: str, **env: str) -> Iterator[tuple[Scene, Worker, UUID]]:
+def frozen(stage: Stage, pool: str, tool: str, **env: str) -> Iterator[tuple[Scene, Worker, UUID]]:
     """A worker in the middle of a call that is stopped with all its processes; its guard kills it."""
     with stage(env=LEASE) as scene:
-        worker, job_id = begun(scene, lane, tool, {**NO_WATCH, **env}, scene.guarded)
+        worker, job_id = begun(scene, pool, tool, {**NO_WATCH, **env}, scene.guarded)
         os.killpg(worker.pid, signal.SIGSTOP)
         eventually(lambda: not worker.can_act, PATIENCE, what="the guard ends it when its lease is over")
         yield scene, worker, job_id
@@ -111,10 +111,10 @@ def goes_on(scene: Scene, worker: Worker, job_id: UUID) -> None:
 Struck = Callable[..., AbstractContextManager[tuple[Scene, Worker, UUID]]]
 
 
-def found_out(struck: Struck, lane: str, tool: str, env: dict[str, str], stage: Stage) -> None:
+def found_out(struck: Struck, pool: str, tool: str, env: dict[str, str], stage: Stage) -> None:
     """The tool's `find_out` says that it has not happened, and the next attempt does it."""
-    with struck(stage, lane, tool, **env) as (scene, worker, job_id):
-        scene.worker(lane)
+    with struck(stage, pool, tool, **env) as (scene, worker, job_id):
+        scene.worker(pool)
         eventually(lambda: scene.began(job_id, 2), PATIENCE, what="the second attempt runs")
         goes_on(scene, worker, job_id)
         (scene.folder / "act-2").touch()
@@ -153,8 +153,8 @@ def given_up(struck: Struck, env: dict[str, str], stage: Stage) -> None:
 
 def plays() -> Iterator[object]:
     for how, struck in {"cut off": cut_off, "frozen": frozen}.items():
-        for kind, (lane, tool) in FINDS_OUT.items():
-            yield play_of(f"find_out in {kind}, {how}", partial(found_out, struck, lane, tool, {}))
+        for kind, (pool, tool) in FINDS_OUT.items():
+            yield play_of(f"find_out in {kind}, {how}", partial(found_out, struck, pool, tool, {}))
         yield play_of(f"find_out, {how} elsewhere", partial(found_out, struck, "io", "fault_late_book", ELSEWHERE))
         yield play_of(f"ask, {how}", partial(asked, struck, {}))
         yield play_of(f"fail, {how}", partial(given_up, struck, {}))

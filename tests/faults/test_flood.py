@@ -16,11 +16,11 @@ WHERE = """SELECT DISTINCT j.priority, w.name
     FROM steps s JOIN jobs j ON j.id = s.job_id JOIN workers w ON w.id = s.worker_id"""
 
 
-def flooded(scene: Scene, lane: str) -> None:
+def flooded(scene: Scene, pool: str) -> None:
     """Bulk steps hold all slots that they may; interactive jobs come and go, and then the other bulk ones."""
-    tool = "fault_hold" if lane == "io" else "fault_crunch"
-    scene.worker(lane, concurrency=SLOTS)
-    if lane == "cpu":
+    tool = "fault_hold" if pool == "io" else "fault_crunch"
+    scene.worker(pool, concurrency=SLOTS)
+    if pool == "cpu":
         scene.worker()
     (scene.folder / "now").touch()
     bulk = [scene.submit((tool, {"until": "go"}), priority=Priority.BULK) for _ in range(3 * SLOTS)]
@@ -37,12 +37,12 @@ def flooded(scene: Scene, lane: str) -> None:
 
 
 def of_waiting_steps(scene: Scene) -> None:
-    """In the `io` lane."""
+    """In the `io` pool."""
     flooded(scene, "io")
 
 
 def of_computing_steps(scene: Scene) -> None:
-    """In the `cpu` lane."""
+    """In the `cpu` pool."""
     flooded(scene, "cpu")
 
 
@@ -72,11 +72,11 @@ def test_a_flood_of_bulk_jobs_keeps_no_interactive_one(
 
 @pytest.mark.rabbitmq
 @pytest.mark.whole
-@pytest.mark.parametrize("lane", ["io", "cpu"])
-def test_nor_does_it_on_rabbitmq(stage: Stage, rabbitmq: RabbitMQ, lane: str) -> None:
+@pytest.mark.parametrize("pool", ["io", "cpu"])
+def test_nor_does_it_on_rabbitmq(stage: Stage, rabbitmq: RabbitMQ, pool: str) -> None:
     url = rabbitmq.create()
     try:
         with stage(broker_url=url) as scene:
-            flooded(scene, lane)
+            flooded(scene, pool)
     finally:
         rabbitmq.drop(url)

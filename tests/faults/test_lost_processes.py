@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 
 def a_process_that_the_kernel_killed_for_its_memory_loses_nothing(scene: Scene) -> None:
-    """The parent of the `cpu` lane lives on, so no lease ends; the step runs again in another process."""
+    """The parent of the `cpu` pool lives on, so no lease ends; the step runs again in another process."""
     scene.worker()
     parent = psutil.Process(scene.pid(scene.worker("cpu")))
     job_id = scene.submit(("fault_devour", {"times": 1}), ("fault_note", {"text": "$0.output.text"}))

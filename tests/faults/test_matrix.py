@@ -49,7 +49,7 @@ def _strike(failure: Callable[[Stage, str], None], point: str, stage: Stage) -> 
     failure(stage, point)
 
 
-# A process of the `cpu` lane, whose death is not that of its worker, neither plans nor answers.
+# A process of the `cpu` pool, whose death is not that of its worker, neither plans nor answers.
 NOT_THERE = {("out of memory", "plan"), ("out of memory", "respond")}
 CELLS = [(failure, operation) for failure in FAILURES for operation in OPERATIONS]
 

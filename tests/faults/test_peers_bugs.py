@@ -136,7 +136,7 @@ def dbos_546_a_message_that_cannot_be_carried_out_holds_up_nothing_behind_it(sce
     bad: list[tuple[str, dict[str, object]]] = [
         (names.PLAN, {"job": "no uuid"}),
         (names.PLAN, {}),
-        (names.STEP, {"job": 7, "round": "x", "step": None, "lane": "air", "tool": []}),
+        (names.STEP, {"job": 7, "round": "x", "step": None, "pool": "air", "tool": []}),
         (names.RESPOND, {"job": ["list"], "more": 1}),
     ]
     for name, arguments in bad:
@@ -193,7 +193,7 @@ def hatchet_1796_a_worker_that_beats_and_takes_nothing_ends_itself(stage: Stage)
     """hatchet #1796, hatchet-rust-sdk PR #48: a worker's listener had ended, its heartbeat had not: it looked alive,
     and was given work that nobody did.
 
-    Here nobody is given work, so others take it; and a worker that stands idle while its lane is woken in vain ends,
+    Here nobody is given work, so others take it; and a worker that stands idle while its pool is woken in vain ends,
     so that its supervisor starts it again.
     """
     env = {"PLANQ_CONSUMER_WATCHDOG_SECONDS": "2", "PLANQ_REMOTE_CONTROL": "cancel_consumer"}

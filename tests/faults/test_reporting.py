@@ -23,16 +23,16 @@ def submit(scene: Scene, name: str, limits: Limits = SHORT, **arguments: object)
 
 
 @pytest.mark.parametrize(
-    ("name", "lane"),
+    ("name", "pool"),
     [("report_slowly", "io"), ("report_from_thread", "io"), ("compute_slowly", "cpu")],
 )
-def test_a_long_call_goes_on_while_it_reports_or_its_process_is_watched(stage: Stage, name: str, lane: str) -> None:
+def test_a_long_call_goes_on_while_it_reports_or_its_process_is_watched(stage: Stage, name: str, pool: str) -> None:
     with stage() as scene:
         scene.worker(PLANQ_TOOLS=TOOLS)
-        if lane == "cpu":
+        if pool == "cpu":
             scene.worker("cpu", PLANQ_TOOLS=TOOLS)
-        job_id = submit(scene, name, seconds=15 if lane == "cpu" else 6)
-        if lane == "io":
+        job_id = submit(scene, name, seconds=15 if pool == "cpu" else 6)
+        if pool == "io":
             told = "SELECT progress->>'done' AS done FROM steps WHERE status = 'running' AND progress IS NOT NULL"
             (seen,) = eventually(lambda: scene.read(told), PATIENCE, what="the step says how far it is")
             assert 0 <= float(seen["done"]) <= 1
@@ -40,7 +40,7 @@ def test_a_long_call_goes_on_while_it_reports_or_its_process_is_watched(stage: S
         job, [step] = scene.job(job_id)
         assert (job["status"], step["status"], step["attempt"]) == ("completed", "succeeded", 1), step["error"]
         events = scene.told(job_id, "step_progress")
-        assert bool(events) is (lane == "io")
+        assert bool(events) is (pool == "io")
         assert len(events) < 10, "once a second at most"
 
 

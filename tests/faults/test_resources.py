@@ -21,7 +21,7 @@ def test_a_resource_lives_as_long_as_the_process_that_calls_its_tools(stage: Sta
         eventually(lambda: scene.has_ended(job_id), PATIENCE, what="the job ends")
         _, steps = scene.job(job_id)
         said = {step["output"]["text"] for step in steps}
-        assert len(said) == 2, "of each lane one process, with one of its own"
+        assert len(said) == 2, "of each pool one process, with one of its own"
         for name in names:
             scene.signal(name, signal.SIGTERM)
         for name in names:

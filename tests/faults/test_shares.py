@@ -25,27 +25,27 @@ def end(scene: Scene, jobs: Sequence[UUID]) -> None:
     assert scene.read("SELECT 1 FROM jobs WHERE id = ANY (%s) AND status <> 'completed'", list(jobs)) == []
 
 
-def few_jobs_beside_thousands(scene: Scene, lane: str = "io") -> None:
+def few_jobs_beside_thousands(scene: Scene, pool: str = "io") -> None:
     """Nobody has taken a message when the last one comes, so tasks are counted, not time."""
-    tool = ("fault_note", {"text": "a"}) if lane == "io" else ("fault_crunch", {"until": "now"})
+    tool = ("fault_note", {"text": "a"}) if pool == "io" else ("fault_crunch", {"until": "now"})
     (scene.folder / "now").touch()
     scene.tenants(CROWD, *LONE)
-    jobs = JOBS if lane == "io" else JOBS // 10
+    jobs = JOBS if pool == "io" else JOBS // 10
     for _ in range(jobs):
         scene.submit(tool, tenant=CROWD)
-    if lane == "cpu":  # all wait for the one process when it comes
+    if pool == "cpu":  # all wait for the one process when it comes
         scene.worker()
         waiting = "SELECT 1 FROM steps WHERE tenant_id = %s AND status = 'ready'"
         eventually(lambda: len(scene.read(waiting, CROWD)) == jobs, PATIENCE, what="all steps wait")
     few = [scene.submit(tool, tenant=tenant) for tenant in LONE]
-    if lane == "cpu":
+    if pool == "cpu":
         waiting = "SELECT 1 FROM steps WHERE job_id = ANY (%s) AND status = 'ready'"
         eventually(lambda: len(scene.read(waiting, few)) == len(few), PATIENCE, what="all steps wait")
         scene.worker("cpu")
     else:
         scene.worker(concurrency=4)
     end(scene, few)
-    table = "jobs" if lane == "io" else "steps"
+    table = "jobs" if pool == "io" else "steps"
     last = f"SELECT max(started_at) FROM {table} WHERE tenant_id <> %s"
     began = f"SELECT count(*) AS n FROM {table} WHERE tenant_id = %s AND started_at < ({last})"
     ahead = scene.read(began, CROWD, CROWD)[0]["n"]
@@ -54,12 +54,12 @@ def few_jobs_beside_thousands(scene: Scene, lane: str = "io") -> None:
     assert ahead <= most, f"{ahead} of {jobs} jobs of the crowd began before the last of the others"
 
 
-def of_the_io_lane(scene: Scene) -> None:
+def of_the_io_pool(scene: Scene) -> None:
     """Whole jobs."""
     few_jobs_beside_thousands(scene)
 
 
-def of_the_cpu_lane(scene: Scene) -> None:
+def of_the_cpu_pool(scene: Scene) -> None:
     """Steps, which a worker publishes that has seen the jobs before them."""
     few_jobs_beside_thousands(scene, "cpu")
 
@@ -82,7 +82,7 @@ def beside_calls_that_hold_every_slot(scene: Scene) -> None:
     scene.sound()
 
 
-PLAYS = [as_play(of_the_io_lane), as_play(of_the_cpu_lane), as_play(beside_calls_that_hold_every_slot)]
+PLAYS = [as_play(of_the_io_pool), as_play(of_the_cpu_pool), as_play(beside_calls_that_hold_every_slot)]
 
 
 @pytest.mark.parametrize("play", PLAYS)
@@ -94,7 +94,7 @@ def test_the_jobs_of_others_do_not_wait_for_those_of_the_crowd(
 
 @pytest.mark.rabbitmq
 @pytest.mark.whole
-@pytest.mark.parametrize("played", [of_the_io_lane, of_the_cpu_lane, beside_calls_that_hold_every_slot])
+@pytest.mark.parametrize("played", [of_the_io_pool, of_the_cpu_pool, beside_calls_that_hold_every_slot])
 def test_nor_do_they_on_rabbitmq(stage: Stage, rabbitmq: RabbitMQ, played: Callable[[Scene], None]) -> None:
     url = rabbitmq.create()
     try:

@@ -102,9 +102,9 @@ async def freeze(how: str, context: ToolContext) -> dict[str, str]:
     return {"text": how}
 
 
-@tool(name="fault_freeze_thread", effect="read", lane="io", output_schema=OUTPUT)
+@tool(name="fault_freeze_thread", effect="read", pool="io", output_schema=OUTPUT)
 def freeze_thread(how: str, context: ToolContext) -> dict[str, str]:
-    """As `fault_freeze`, from a thread of the `io` lane: to block there holds up nobody."""
+    """As `fault_freeze`, from a thread of the `io` pool: to block there holds up nobody."""
     entered(context)
     {"hold": beating.hold}[how]()
     return {"text": how}
@@ -200,13 +200,13 @@ async def late_pay(text: str, context: ToolContext) -> dict[str, str]:
 @tool(
     name="fault_thread_book",
     effect="unsafe",
-    lane="io",
+    pool="io",
     find_out=booked,
     timeout_seconds=LATE_SECONDS,
     output_schema=OUTPUT,
 )
 def thread_book(text: str, context: ToolContext) -> dict[str, str]:
-    """As `fault_late_book`, in a thread of the `io` lane."""
+    """As `fault_late_book`, in a thread of the `io` pool."""
     _act_late_in_a_thread(context)
     return {"text": f"<{text}>"}
 
@@ -220,7 +220,7 @@ async def block_book(text: str, context: ToolContext) -> dict[str, str]:
 
 @tool(name="fault_cpu_book", effect="unsafe", find_out=booked, timeout_seconds=LATE_SECONDS, output_schema=OUTPUT)
 def cpu_book(text: str, context: ToolContext) -> dict[str, str]:
-    """As `fault_late_book`, in a process of the `cpu` lane."""
+    """As `fault_late_book`, in a process of the `cpu` pool."""
     _act_late_in_a_thread(context)
     return {"text": f"<{text}>"}
 
@@ -233,16 +233,16 @@ async def hold(until: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"attempt {context.attempt}"}
 
 
-@tool(name="fault_crunch", effect="pure", lane="cpu", timeout_seconds=PATIENT, output_schema=OUTPUT)
+@tool(name="fault_crunch", effect="pure", pool="cpu", timeout_seconds=PATIENT, output_schema=OUTPUT)
 def crunch(until: str, context: ToolContext) -> dict[str, str]:
-    """Occupy a process of the cpu lane until a file of this name exists, then tell which attempt this was."""
+    """Occupy a process of the cpu pool until a file of this name exists, then tell which attempt this was."""
     entered(context)
     while not (_folder() / until).exists():
         time.sleep(_LOOK_SECONDS)
     return {"text": f"attempt {context.attempt}"}
 
 
-@tool(name="fault_tick", effect="pure", lane="cpu", timeout_seconds=PATIENT, output_schema=OUTPUT)
+@tool(name="fault_tick", effect="pure", pool="cpu", timeout_seconds=PATIENT, output_schema=OUTPUT)
 def tick(until: str, context: ToolContext) -> dict[str, str]:
     """As `fault_crunch`, and enter the attempt into the ledger `ticks` all the time."""
     entered(context)
@@ -271,7 +271,7 @@ async def block(until: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"attempt {context.attempt}"}
 
 
-@tool(name="fault_devour", effect="pure", lane="cpu", timeout_seconds=60, output_schema=OUTPUT)
+@tool(name="fault_devour", effect="pure", pool="cpu", timeout_seconds=60, output_schema=OUTPUT)
 def devour(times: int, context: ToolContext) -> dict[str, str]:
     """Ask for more memory than the process may have; the first `times` attempts then end as the kernel ends them."""
     entered(context)
@@ -287,7 +287,7 @@ def devour(times: int, context: ToolContext) -> dict[str, str]:
     return {"text": f"attempt {context.attempt}"}
 
 
-@tool(name="fault_hunger", effect="pure", lane="cpu", retries=0, timeout_seconds=60, output_schema=OUTPUT)
+@tool(name="fault_hunger", effect="pure", pool="cpu", retries=0, timeout_seconds=60, output_schema=OUTPUT)
 def hunger(context: ToolContext) -> dict[str, str]:
     """Ask for more memory than the process may have, and let Python say so."""
     entered(context)

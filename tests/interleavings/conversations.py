@@ -11,7 +11,7 @@ from planq.shared.agentic.plan.document import Plan
 from planq.shared.agentic.turns.messages import Policy
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.job_store import ClaimRequest, FollowUp
-from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, Settlement
+from planq.shared.kernel.states import AfterSteps, JobStatus, Pool, Settlement
 from planq.shared.kernel.sweep import ExpiredJob
 from planq.shared.subjects.conversations.store import ConversationStore
 from planq.shared.subjects.jobs.store import Verdict
@@ -59,7 +59,7 @@ async def asks(session: Session, scene: Conversation) -> None:
     """Let the active turn ask whether a call took effect, with a further round after it, unless it has gone on."""
     follow = FollowUp(AfterSteps.PLANNING)
     moved = await session.store.accept_plan(
-        scene.active, "model", {}, compiled(UNSAFE), [], follow=follow, take=ClaimRequest(Lane.IO)
+        scene.active, "model", {}, compiled(UNSAFE), [], follow=follow, take=ClaimRequest(Pool.IO)
     )
     for step in moved.taken:
         assert isinstance(step, StepClaim)
@@ -102,7 +102,7 @@ OPERATIONS: tuple[Operation[Conversation], ...] = (
             compiled(UNSAFE),
             [CALL],
             follow=FollowUp(AfterSteps.PLANNING),
-            take=ClaimRequest(Lane.IO),
+            take=ClaimRequest(Pool.IO),
         ),
     ),
     Operation("complete turn", lambda s, c: s.store.end_job(c.active, JobStatus.COMPLETED, "done", None, [CALL])),

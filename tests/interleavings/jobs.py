@@ -16,7 +16,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.questions import FailStep
 from planq.shared.kernel.retry import RetryTerms, StageTries
-from planq.shared.kernel.states import Effect, JobStatus, Lane, QuestionKind, Settlement, StepKind
+from planq.shared.kernel.states import Effect, JobStatus, Pool, QuestionKind, Settlement, StepKind
 from planq.shared.kernel.sweep import Attempt, DueTimer, ExpiredJob, ExpiredPlan, LostStage, LostStep
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.subjects.jobs.store import Verdict
@@ -140,7 +140,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     Operation("succeed the other", lambda s, j: s.store.succeed_step(j.steps[RUNS_TOO], OUTPUT, None)),
     Operation(
         "succeed and take over",
-        lambda s, j: s.store.succeed_step(j.steps[RUNS_TOO], OUTPUT, None, take=ClaimRequest(Lane.IO, 2, True)),
+        lambda s, j: s.store.succeed_step(j.steps[RUNS_TOO], OUTPUT, None, take=ClaimRequest(Pool.IO, 2, True)),
     ),
     Operation("fail step", lambda s, j: s.store.fail_step(j.steps[RUNS], BOOM, None)),
     Operation("fail the other", lambda s, j: s.store.fail_step(j.steps[RUNS_TOO], BOOM, None)),
@@ -218,7 +218,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
             {},
             compiled(Plan.model_validate({"calls": [READ]})),
             [CALL],
-            take=ClaimRequest(Lane.IO, 1),
+            take=ClaimRequest(Pool.IO, 1),
         ),
     ),
     Operation("refuse plan", lambda s, j: s.store.refuse_plan(j.planned, "model", {}, [{"error": "bad"}], [CALL])),

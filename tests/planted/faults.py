@@ -156,7 +156,7 @@ FAULTS = (
     Fault(f"{SQL}/finish.sql", " AND (waits_for IS NULL OR joined)))", "))", "tests/interleavings"),
     Fault(
         f"{SQL}/finish.sql",
-        "AND attempt = 0 AND lane = p_lane",
+        "AND attempt = 0 AND pool = p_pool",
         "AND attempt = 0",
         f"{STORE}/test_units.py",
     ),
@@ -192,8 +192,8 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/claim.sql",
-        "= is_out AND run_at <= planq_now()\n      AND planq_can_run(p_worker, lane",
-        "= is_out\n      AND planq_can_run(p_worker, lane",
+        "= is_out AND run_at <= planq_now()\n      AND planq_can_run(p_worker, pool",
+        "= is_out\n      AND planq_can_run(p_worker, pool",
         STORE,
     ),
     Fault(

@@ -87,7 +87,7 @@ def admitted(connection: Connection, most: int = 100) -> list[UUID]:
     with connection.transaction():
         worker = new_id()
         connection.execute(
-            "INSERT INTO workers (id, name, lanes, capacity, bulk_capacity, lease_seconds) "
+            "INSERT INTO workers (id, name, pools, capacity, bulk_capacity, lease_seconds) "
             "VALUES (%s, 'any', '{io}', 1000, 1000, 15)",
             (worker,),
         )

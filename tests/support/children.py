@@ -10,7 +10,7 @@ from uuid import UUID
 from planq.shared.agentic.tools.contract import ToolContext
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.children import ChildOutcome, ChildRequest, Delegated
-from planq.shared.kernel.states import Effect, JobStatus, JoinPolicy, Lane, StepKind
+from planq.shared.kernel.states import Effect, JobStatus, JoinPolicy, Pool, StepKind
 from planq.shared.platform.errors import ToolFailed
 
 ANY_OBJECT = {"type": "object"}
@@ -41,7 +41,7 @@ class DelegatingTool:
             input_schema=ANY_OBJECT,
             output_schema=ANY_OBJECT,
             effect=Effect.IDEMPOTENT,
-            lane=Lane.IO,
+            pool=Pool.IO,
             timeout_seconds=self.timeout_seconds,
             retries=0,
             kind=StepKind.PARALLEL,

@@ -23,7 +23,7 @@ RETURNING id"""
 _PARTS = (
     "INSERT INTO plans (job_id, round, tenant_id, source, body)"
     " SELECT id, 0, 'default', 'caller', '{}' FROM unnest(%(ids)s) id",
-    "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, lane, effect, status, arguments, retry,"
+    "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, pool, effect, status, arguments, retry,"
     " timeout_seconds, finished_at)"
     " SELECT id, 0, i - 1, 'default', 'now', 'io', 'read', 'succeeded', '{}', '{}', 60, now()"
     " FROM unnest(%(ids)s) id, generate_series(1, %(steps)s) i",
@@ -37,7 +37,7 @@ _PARTS = (
     " SELECT id, 'default', id, id, 0, 0, 1, 'form', 'accepted', 'Why?' FROM unnest(%(ids)s) id",
     "INSERT INTO budget_holds (job_id, root_job_id, attempt, tokens, model_calls, steps)"
     " SELECT id, id, 1, 0, 0, 0 FROM unnest(%(ids)s) id",
-    "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane, group_id, company, delays)"
+    "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, pool, group_id, company, delays)"
     " SELECT 'default', id, 0, 0, 1, 'io', id, 1, false FROM unnest(%(ids)s) id",
     "INSERT INTO deferred_calls (tenant_id, job_id, batch_id, model, scope, status, seconds_left)"
     " SELECT 'default', id, id, 'openai:gpt-5-mini', '', 'succeeded', 1 FROM unnest(%(ids)s) id",

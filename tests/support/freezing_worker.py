@@ -1,4 +1,4 @@
-"""`python -m tests.support.freezing_worker LANE …`: a worker whose models hold the interpreter in one of the stages.
+"""`python -m tests.support.freezing_worker POOL …`: a worker whose models hold the interpreter in one of the stages.
 
 `FAULT_STAGE` says in which: `plan`, or `respond`. What it is that computes there without end does not matter.
 """

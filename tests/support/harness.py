@@ -34,7 +34,7 @@ from planq.shared.kernel.claims import OfferedTool, StageClaim, StepClaim
 from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import OWN_LANES, Lane, Priority, Strategy, WakeQueue
+from planq.shared.kernel.states import OWN_POOLS, Pool, Priority, Strategy, WakeQueue
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
@@ -186,7 +186,7 @@ class _Replaceable:
 
 def queue_of(wake: AnyWake) -> WakeQueue:
     """Return where a wake-up is published."""
-    return WakeQueue.of(wake.lane if isinstance(wake, StepWake | StepsWake) else Lane.IO, wake.priority)
+    return WakeQueue.of(wake.pool if isinstance(wake, StepWake | StepsWake) else Pool.IO, wake.priority)
 
 
 MASTERS = read_master_keys(base64.b64encode(bytes(32)).decode())
@@ -202,7 +202,7 @@ class Harness:
         model: ScriptedModel | ModelGateway,
         tools: Sequence[Tool],
         *,
-        lane: Lane = Lane.IO,
+        pool: Pool = Pool.IO,
         payloads: Payloads | None = None,
         max_output_bytes: int = 1_000_000,
         slots: int = 300,
@@ -242,7 +242,7 @@ class Harness:
         )
         self.secrets = SecretStore(database, MASTERS)
         self.insights = Insights(PostgresInsightOffers(database), insights or InsightSettings(), count_tokens)
-        self.dispatcher = self._dispatcher(DispatcherSettings(lane, slots), attempts, prices, draw, workers)
+        self.dispatcher = self._dispatcher(DispatcherSettings(pool, slots), attempts, prices, draw, workers)
         self.interrupted: list[UUID] = []
         given = (SWEEP, self.worker_registry, self, self, self.silent.job_ended, lambda: 0.0)
         self.duties = sweep_duties(database, Failpoints())
@@ -291,7 +291,7 @@ class Harness:
         """Register the worker and publish its tools."""
         definitions = self.registry.definitions()
         offered = [OfferedTool(one.name, one.digest) for one in self.registry.runnable()]
-        await self.worker_registry.register(self.worker_id, "test", OWN_LANES, offered, 10, "test")
+        await self.worker_registry.register(self.worker_id, "test", OWN_POOLS, offered, 10, "test")
         await self.worker_registry.publish_tools([d.model_dump(mode="json") for d in definitions])
 
     async def publish(self, wakes: Sequence[AnyWake]) -> bool:
@@ -325,11 +325,11 @@ class Harness:
             wakes, self.published = self.published, []
             await asyncio.gather(*(self.dispatcher.run(wake) for wake in wakes))
 
-    async def drain_lane(self, lane: Lane) -> None:
-        """Carry out the wake-ups of one lane until only those of the other are left."""
+    async def drain_pool(self, pool: Pool) -> None:
+        """Carry out the wake-ups of one pool until only those of the other are left."""
 
         def is_ours(wake: AnyWake) -> bool:
-            return not isinstance(wake, StepWake | StepsWake) or wake.lane == lane
+            return not isinstance(wake, StepWake | StepsWake) or wake.pool == pool
 
         while ours := [wake for wake in self.published if is_ours(wake)]:
             self.published = [wake for wake in self.published if not is_ours(wake)]

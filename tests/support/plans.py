@@ -11,7 +11,7 @@ from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
 from planq.shared.agentic.plan.validation import validate_plan
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.states import Effect, Lane
+from planq.shared.kernel.states import Effect, Pool
 from planq.shared.kernel.steps import PlannedStep
 
 OUTPUT_SCHEMA = {"type": "object", "properties": {"value": {"type": "string"}}, "required": ["value"]}
@@ -22,7 +22,7 @@ TOOLS = {
         input_schema={"type": "object", "properties": {"inputs": {"type": "array"}}},
         output_schema=OUTPUT_SCHEMA,
         effect=effect,
-        lane=Lane.IO,
+        pool=Pool.IO,
         retries=1,
     )
     for effect in Effect

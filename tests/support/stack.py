@@ -71,20 +71,20 @@ class Stack:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, *, io: int = 1, cpu: int = 1, ready: bool = True) -> None:
-        """Start the API and so many workers of each lane; wait until `/statusz` says yes unless `ready` is False."""
+        """Start the API and so many workers of each pool; wait until `/statusz` says yes unless `ready` is False."""
         self.run("api", "-m", "planq.api")
-        for lane, count in (("io", io), ("cpu", cpu)):
+        for pool, count in (("io", io), ("cpu", cpu)):
             for number in range(1, count + 1):
-                self.run_worker(lane, number)
+                self.run_worker(pool, number)
         if ready:
             self.wait_ready()
 
     def run_worker(
-        self, lane: str, number: int = 1, *, concurrency: int | None = None, env: Mapping[str, str] | None = None
+        self, pool: str, number: int = 1, *, concurrency: int | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start worker `number` of a lane, without waiting for it; `env` is for this process alone."""
-        size = concurrency or (100 if lane == "io" else 2)
-        return self.run(f"{lane}-{number}", "-m", "planq.worker", lane, "--concurrency", str(size), env=env)
+        """Start worker `number` of a pool, without waiting for it; `env` is for this process alone."""
+        size = concurrency or (100 if pool == "io" else 2)
+        return self.run(f"{pool}-{number}", "-m", "planq.worker", pool, "--concurrency", str(size), env=env)
 
     def run(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start `python ARGUMENTS` in the stack's environment (and `env`) as `name`, its output in `NAME.log`."""

@@ -25,8 +25,8 @@ from planq.shared.kernel.states import (
     AfterSteps,
     Effect,
     JobStatus,
-    Lane,
     OnFailure,
+    Pool,
     QuestionKind,
     Settlement,
     StepStatus,
@@ -136,7 +136,7 @@ class StoredJob:
         ref = StepRef(self.id, self._rounds[index], index)
         retry = RetryTerms()
         claim = StepClaim(
-            ref, "default", "x", Effect.PURE, Lane.IO, {}, {}, attempt, attempt, retry, 0, 60.0, "", "", str(self.id)
+            ref, "default", "x", Effect.PURE, Pool.IO, {}, {}, attempt, attempt, retry, 0, 60.0, "", "", str(self.id)
         )
         return replace(claim, joined=index in self.joined)
 
@@ -155,7 +155,7 @@ class StoredJob:
                 return self._taking(await self._store.fail_step(claim, BOOM, delay, anew=anew, take=self.take))
             case ToolMissed(attempt):
                 await self._run("UPDATE steps SET tool_away_since = now() WHERE job_id = %s AND status = 'ready'")
-                missed = MissedTool(StepRef(self.id, self._rounds[index], index), attempt, "x", Lane.IO, 600.0)
+                missed = MissedTool(StepRef(self.id, self._rounds[index], index), attempt, "x", Pool.IO, 600.0)
                 return self._taking(await self._worker_registry.miss_tool(missed, BOOM))
             case StepSuspended(attempt):
                 return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
@@ -185,7 +185,7 @@ class StoredJob:
         async with self._database.connection() as connection:
             groups = await (await connection.execute(b"SELECT DISTINCT group_id FROM suspects")).fetchall()
         for _ in groups:
-            claims = await self._store.claim_suspects(Lane.IO)
+            claims = await self._store.claim_suspects(Pool.IO)
             mine |= {
                 claim.ref.index for claim in claims if isinstance(claim, StepClaim) and claim.ref.job_id == self.id
             }

@@ -19,7 +19,7 @@ async def hold(seconds: float) -> dict[str, int]:
     return {"pid": os.getpid()}
 
 
-@tool(name="test_crunch", effect="pure", lane="cpu", timeout_seconds=30)
+@tool(name="test_crunch", effect="pure", pool="cpu", timeout_seconds=30)
 def crunch(seconds: float) -> dict[str, int]:
     """Occupy a process for a while."""
     end = time.monotonic() + seconds
@@ -36,13 +36,13 @@ def _grind(path: str, seconds: float) -> dict[str, int]:
     return {"pid": os.getpid()}
 
 
-@tool(name="test_grind", effect="pure", lane="cpu", timeout_seconds=60)
+@tool(name="test_grind", effect="pure", pool="cpu", timeout_seconds=60)
 def grind(path: str, seconds: float = 60.0) -> dict[str, int]:
     """Write this process's id to a file, then compute without ever listening."""
     return _grind(path, seconds)
 
 
-@tool(name="test_grind_once", effect="unsafe", lane="cpu", timeout_seconds=60)
+@tool(name="test_grind_once", effect="unsafe", pool="cpu", timeout_seconds=60)
 def grind_once(path: str, seconds: float = 60.0) -> dict[str, int]:
     """The same as a tool that may not be repeated."""
     return _grind(path, seconds)
@@ -50,13 +50,13 @@ def grind_once(path: str, seconds: float = 60.0) -> dict[str, int]:
 
 @tool(name="test_block", effect="read")
 def block(path: str, seconds: float) -> dict[str, int]:
-    """Hold a thread of the `io` lane, which nothing can stop."""
+    """Hold a thread of the `io` pool, which nothing can stop."""
     _append(Path(path), f"{os.getpid()}\n")
     time.sleep(seconds)
     return {"pid": os.getpid()}
 
 
-@tool(name="test_hang", effect="unsafe", lane="cpu", timeout_seconds=0.5)
+@tool(name="test_hang", effect="unsafe", pool="cpu", timeout_seconds=0.5)
 def hang() -> dict[str, int]:
     """Never answer; nothing but the end of the process stops it."""
     while True:
@@ -96,16 +96,16 @@ async def fail(message: str) -> dict[str, str]:
     return _break(message)
 
 
-@tool(name="test_poison", effect="read", lane="cpu")
+@tool(name="test_poison", effect="read", pool="cpu")
 def poison() -> dict[str, str]:
     """Kill the process that it runs in, every time."""
     os.kill(os.getpid(), signal.SIGKILL)
     return {}
 
 
-@tool(name="test_raise_apart", effect="unsafe", lane="cpu")
+@tool(name="test_raise_apart", effect="unsafe", pool="cpu")
 def fail_apart(message: str) -> dict[str, str]:
-    """Raise it in a process of the `cpu` lane."""
+    """Raise it in a process of the `cpu` pool."""
     return _break(message)
 
 

@@ -20,7 +20,7 @@ from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.agentic.turns.messages import HistoryForm
 from planq.shared.kernel.children import ChildOutcome, ChildRequest, Delegated
 from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
-from planq.shared.kernel.states import Effect, JoinPolicy, Lane, StepKind
+from planq.shared.kernel.states import Effect, JoinPolicy, Pool, StepKind
 from planq.shared.platform.errors import InvalidArguments
 from planq.shared.platform.values.defects import Defect
 from planq.worker.agents.orchestration.results import Status, group_status, is_failure, merge
@@ -56,7 +56,7 @@ def delegating_tool(
         input_schema=dict(input_schema),
         output_schema=dict(output_schema),
         effect=Effect.IDEMPOTENT,
-        lane=Lane.IO,
+        pool=Pool.IO,
         kind=kind,
         timeout_seconds=MAX_TIMEOUT_SECONDS,
         retries=0,

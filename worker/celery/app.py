@@ -1,7 +1,7 @@
 """The Celery instance of a worker process, and its tasks: decode, call the dispatcher, conclude; no decisions.
 
 `app` is made from the environment when this module is imported, as `celery -A planq.worker.main` expects; it opens no
-connection. `worker/main.py` hangs the composed runtime on it as `app.planq_lane`.
+connection. `worker/main.py` hangs the composed runtime on it as `app.planq_runtime`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from planq.shared.kernel.wakes import AnyWake
 from planq.shared.settings.environment import load_settings
 from planq.shared.settings.kinds import comma_separated
 from planq.worker.celery.pool import WorkFailed, message_headers
-from planq.worker.container import LaneRuntime
+from planq.worker.container import WorkerRuntime
 from planq.worker.engine import Dispatcher
 
 _POISONED_EXIT = 70
@@ -40,7 +40,7 @@ app: Celery = create_celery(settings.require_broker(), prefix=settings.broker_pr
 app.conf.worker_consumer = "planq.worker.celery.consumer:WakeConsumer"
 app.events.dispatcher_cls = "planq.worker.celery.events:TaskEvents"
 app.planq_dead_letters = DeadLetterWriter(app)
-app.planq_lane = None
+app.planq_runtime = None
 app.planq_windows = {}
 app.planq_reserve = None
 app.planq_remote_control = frozenset(comma_separated(settings.remote_control))
@@ -61,12 +61,12 @@ class CoroutineTask(Task):
 
 
 def _dispatcher() -> Dispatcher:
-    lane: LaneRuntime | None = app.planq_lane
-    if lane is None or lane.dispatcher is None:
+    runtime: WorkerRuntime | None = app.planq_runtime
+    if runtime is None or runtime.dispatcher is None:
         raise RuntimeError(
-            "this process runs no planq lane; start workers with `planq worker io` or `planq worker cpu`"
+            "this process runs no planq worker; start workers with `planq worker io` or `planq worker cpu`"
         )
-    return lane.dispatcher
+    return runtime.dispatcher
 
 
 async def _carry_out(wake: AnyWake) -> str:
@@ -87,7 +87,7 @@ async def _carry_out(wake: AnyWake) -> str:
 
 
 def _process_runner() -> asyncio.Runner:
-    """Return this process's loop, with the lane opened on it at first use.
+    """Return this process's loop, with the runtime opened on it at first use.
 
     Raises what opening raises; the next task then tries again, for the database may be back.
     """
@@ -95,7 +95,7 @@ def _process_runner() -> asyncio.Runner:
     if runner is None:
         runner = asyncio.Runner()
         try:
-            runner.run(app.planq_lane.open())
+            runner.run(app.planq_runtime.open())
         except BaseException:
             runner.close()
             raise
@@ -111,18 +111,18 @@ async def plan_job(job: str, priority: str = Priority.INTERACTIVE, agent: str | 
 
 @app.task(name=names.STEP, base=CoroutineTask)
 async def run_step(
-    job: str, round: int, step: int, lane: str, tool: str, priority: str = Priority.INTERACTIVE
+    job: str, round: int, step: int, pool: str, tool: str, priority: str = Priority.INTERACTIVE
 ) -> str:
     """Run one step, and what follows from it here."""
-    return await _carry_out(decode_step(job, round, step, lane, tool, priority))
+    return await _carry_out(decode_step(job, round, step, pool, tool, priority))
 
 
 @app.task(name=names.STEPS, base=CoroutineTask)
 async def run_steps(
-    job: str, round: int, steps: list[tuple[int, str]], lane: str, priority: str = Priority.INTERACTIVE
+    job: str, round: int, steps: list[tuple[int, str]], pool: str, priority: str = Priority.INTERACTIVE
 ) -> str:
     """Run several steps of one job at once, and what follows from them here."""
-    return await _carry_out(decode_steps(job, round, steps, lane, priority))
+    return await _carry_out(decode_steps(job, round, steps, pool, priority))
 
 
 @app.task(name=names.RESPOND, base=CoroutineTask)

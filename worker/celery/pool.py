@@ -81,7 +81,7 @@ class PoolMessage:
 class AsyncioPool(BasePool):
     """Runs coroutine tasks on one loop; `on_loop_start` and `on_loop_stop` open and close what lives on it.
 
-    The hooks are attributes of the Celery application (`app.planq_lane`), because Celery constructs the pool itself.
+    The hooks are attributes of Celery's application (`app.planq_runtime`), because Celery constructs the pool itself.
     """
 
     body_can_be_buffer = True
@@ -104,7 +104,7 @@ class AsyncioPool(BasePool):
         """Start the loop and open what lives on it; an error there ends the worker before it takes any message."""
         self._accept = prepare_accept_content(self.app.conf.accept_content)
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.app.planq_lane.open(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self.app.planq_runtime.open(), self._loop).result()
 
     def _run_loop(self) -> None:
         try:
@@ -123,9 +123,9 @@ class AsyncioPool(BasePool):
 
     def on_stop(self) -> None:
         """Warm stop: take nothing new, let work end within the drain time, then have it given back."""
-        self.app.planq_lane.wind_down()
-        until = time.monotonic() + self.app.planq_lane.drain_seconds
-        self._wait(until, lambda: self.app.planq_lane.is_in_quarantine)
+        self.app.planq_runtime.wind_down()
+        until = time.monotonic() + self.app.planq_runtime.drain_seconds
+        self._wait(until, lambda: self.app.planq_runtime.is_in_quarantine)
         for number in list(self._messages):
             self.terminate_job(number)
         self._wait(time.monotonic() + _CANCEL_SECONDS)
@@ -162,7 +162,7 @@ class AsyncioPool(BasePool):
 
     def _finish(self) -> None:
         if self._loop.is_running():
-            closing = asyncio.run_coroutine_threadsafe(self.app.planq_lane.close(), self._loop)
+            closing = asyncio.run_coroutine_threadsafe(self.app.planq_runtime.close(), self._loop)
             try:
                 closing.result(_CANCEL_SECONDS)
             except Exception:

@@ -2,7 +2,7 @@
 
 A step is claimed only when there is a slot for it, because the time of a claimed step runs (`slots.py`). Of what a
 transition has made ready, a process keeps its share, and the rest goes out in messages (`own_share` and what follows
-it, which are pure). Steps of the `io` lane wait more than they compute, so a few of them are not worth a message; of
+it, which are pure). Steps of the `io` pool wait more than they compute, so a few of them are not worth a message; of
 many, each worker gets its part, in a message for several steps. A `cpu` step keeps a process busy and has a message
 of its own.
 """
@@ -20,7 +20,7 @@ from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.follow_ups import after_step
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest, TransitionResult, UnitStep
-from planq.shared.kernel.states import STAGES, TERMINAL_JOB, Lane
+from planq.shared.kernel.states import STAGES, TERMINAL_JOB, Pool
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.sweep import Place
 from planq.shared.kernel.usage import ModelCall
@@ -111,7 +111,7 @@ def after_release(claim: StepClaim, result: TransitionResult) -> list[Wake]:
 def wake_of(claim: Claim, links: TaskLinks | None) -> Wake:
     """Return the wake-up with these links that would have led to a claim."""
     if isinstance(claim, StepClaim):
-        return StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt, claim.priority, links, claim.tenant_id)
+        return StepWake(claim.ref, claim.pool, claim.tool_name, claim.attempt, claim.priority, links, claim.tenant_id)
     place = claim.job_id, claim.status, claim.attempt - 1
     return stage_again(*place, claim.priority, claim.agent_name, links, claim.tenant_id)
 
@@ -124,14 +124,14 @@ def place_of(wake: Wake) -> Place:
 class Chain:
     """What is carried out in one slot, and how it may go on. Its slots are those of its `party`.
 
-    `may_go_on` says whether a follow-up may be taken over here now, `workers` how many workers of the lane there are.
+    `may_go_on` says whether a follow-up may be taken over here now, `workers` how many workers of the pool there are.
     `held` counts its slots, `asked` is for how many wake-ups it claimed last. While `is_asking`, it waits for the
     answer to a claim, or has not begun. `units` are those of its plan; `known` is what its executor knows already of
     the step after a unit, with the claim that the unit's commit brings. `calls` are the model calls
     of the stage at hand that are not recorded yet.
     """
 
-    lane: Lane
+    pool: Pool
     slots: Slots
     may_go_on: Callable[[], bool]
     workers: Callable[[], int]
@@ -148,7 +148,7 @@ class Chain:
     def take(self, ready: int | None = None) -> ClaimRequest | None:
         """Return what the next conclusion takes over, None for nothing; may be asked again for the same one.
 
-        `ready` is the most steps of this lane that it makes ready, None where nobody knows. A slot is kept for each.
+        `ready` is the most steps of this pool that it makes ready, None where nobody knows. A slot is kept for each.
         """
         if self.held > 1:
             self.keep(1)
@@ -159,7 +159,7 @@ class Chain:
         elif ready > 1:
             share = own_share(ready, 1 + self.slots.free(self.party), self.workers())
             self.held += self.slots.reserve(share - 1, self.party)
-        return ClaimRequest(self.lane, steps=self.held)
+        return ClaimRequest(self.pool, steps=self.held)
 
     @property
     def goes_on(self) -> bool:
@@ -263,7 +263,7 @@ def in_messages(wakes: Sequence[Wake], workers: int) -> list[AnyWake]:
     messages: list[AnyWake] = []
     rounds: dict[tuple[UUID, int], list[StepWake]] = {}
     for wake in wakes:
-        if isinstance(wake, StepWake) and wake.lane == Lane.IO:
+        if isinstance(wake, StepWake) and wake.pool == Pool.IO:
             rounds.setdefault((wake.ref.job_id, wake.ref.round), []).append(wake)
         else:
             messages.append(wake)
@@ -273,7 +273,7 @@ def in_messages(wakes: Sequence[Wake], workers: int) -> list[AnyWake]:
 
 
 def together(wakes: Sequence[StepWake]) -> StepsWake:
-    """Return one wake-up for several steps of one round and lane, in a row of their group.
+    """Return one wake-up for several steps of one round and pool, in a row of their group.
 
     Raises IndexError for none.
     """
@@ -281,7 +281,7 @@ def together(wakes: Sequence[StepWake]) -> StepsWake:
     steps = tuple((wake.ref.index, wake.tool_name) for wake in wakes)
     ref = first.ref
     return StepsWake(
-        ref.job_id, ref.round, first.lane, steps, first.attempt, first.priority, first.links, first.tenant
+        ref.job_id, ref.round, first.pool, steps, first.attempt, first.priority, first.links, first.tenant
     )
 
 

@@ -19,7 +19,7 @@ from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.follow_ups import after_end
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import JobStore
-from planq.shared.kernel.states import TERMINAL_JOB, Effect, JobStatus, Lane
+from planq.shared.kernel.states import TERMINAL_JOB, Effect, JobStatus, Pool
 from planq.shared.kernel.wakes import (
     AnyWake,
     PlanWake,
@@ -93,7 +93,7 @@ class DispatcherSettings:
     may take.
     """
 
-    lane: Lane
+    pool: Pool
     slots: int = 300
     bulk_slots: int | None = None
     fuse_seconds: float = 60.0
@@ -118,7 +118,7 @@ class Dispatcher:
     ) -> None:
         """`store` is guarded by `in_flight` (`InFlightWork.guard`), and so is that of the `executor`.
 
-        `workers` says how many workers of this lane live, as far as is known; `is_slow` says of a tool by its name
+        `workers` says how many workers of this pool live, as far as is known; `is_slow` says of a tool by its name
         whether its calls wait for others.
         """
         self._settings = settings
@@ -167,7 +167,7 @@ class Dispatcher:
                 _log.info("quarantine_put_off", extra={"in_flight": self.in_flight.count})
                 return 0
             with self.in_flight.claiming_any():
-                claims = await self._store.claim_suspects(self._settings.lane)
+                claims = await self._store.claim_suspects(self._settings.pool)
                 self.in_flight.hold(claims)
             self.slots.exceed(len(claims))
             chain.held = len(claims)
@@ -191,7 +191,7 @@ class Dispatcher:
         self._is_winding_down = True
 
     def _chain(self, may_go_on: Callable[[], bool], party: Party = ANYBODY, held: int = 0) -> Chain:
-        return Chain(self._settings.lane, self.slots, may_go_on, self._workers, held, party)
+        return Chain(self._settings.pool, self.slots, may_go_on, self._workers, held, party)
 
     def _party(self, wake: AnyWake) -> Party:
         match wake:
@@ -302,14 +302,14 @@ class Dispatcher:
         """Return the follow-ups that this process carries out as well, and those for anybody."""
         if not chain.goes_on:
             return (), wakes
-        ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane == self._settings.lane]
+        ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.pool == self._settings.pool]
         share = own_share(taken + len(ours), taken + self.slots.free(chain.party), self._workers()) - taken
         mine = ours[: max(share, 0)]
         kept = {id(wake) for wake in mine}
         return mine, [wake for wake in wakes if id(wake) not in kept]
 
     def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> PlanWake | None:
-        if self._settings.lane != Lane.IO or not self.slots.free(chain.party) or not chain.goes_on:
+        if self._settings.pool != Pool.IO or not self.slots.free(chain.party) or not chain.goes_on:
             return None
         return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)
 

@@ -1,7 +1,7 @@
 """A worker's lease, and the fence: where it could not be renewed, writes stop before anybody may do the same.
 
 The worker's own clock decides, within the lease's margin. At its beginning the calls are cancelled (the processes of
-the `cpu` lane killed). Where one has not ended after half of it, because a thread of it runs or the event loop hangs,
+the `cpu` pool killed). Where one has not ended after half of it, because a thread of it runs or the event loop hangs,
 the process ends. After three quarters the guard kills it (`planq.deploy.local.guard`, Linux), also a process that is
 stopped, in which no thread runs. A process without such calls lives on, and waits. A separate thread sees that a
 lease is over: the loop may hang, and the heartbeat thread with it.

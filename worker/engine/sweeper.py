@@ -174,7 +174,7 @@ class Sweeper:
             self._suspected()
         wakes = list(await self._store.with_jobs(wakes))
         due = await self._take_due_wakes(found, acted)
-        # A worker that froze instead of dying still swallows the next message of its lane; the copy reaches another.
+        # A worker that froze instead of dying still swallows the next message of its pool; the copy reaches another.
         copies = 2 if self._has_lost_worker else 1
         if wakes or due:
             self._is_broker_there = await self._publish(wakes, *[due] * copies)
@@ -409,13 +409,13 @@ class Sweeper:
         count = await self._store.wake_offered(self._settings.batch)
         for step in await self._store.missed_tools(self._settings.batch):
             missed = UnknownTool(
-                f"no live worker of the lane {step.lane} has had the tool {step.tool_name!r} for {step.seconds:g} s; "
+                f"no live worker of the pool {step.pool} has had the tool {step.tool_name!r} for {step.seconds:g} s; "
                 "start one that loads it, then resume the job"
             )
             result = await self._store.miss_tool(step, ErrorRecord.of(missed))
             if result.applied:
                 count += 1
-                _log_step("tool_missed", step.ref, tool=step.tool_name, lane=str(step.lane))
+                _log_step("tool_missed", step.ref, tool=step.tool_name, pool=str(step.pool))
                 wakes += await self._after(step.ref, result)
         return count, wakes
 

@@ -28,7 +28,7 @@ class Alarms:
     def __init__(
         self, store: JobStore, publisher: Publisher, set_timer: SetTimer, workers: Callable[[], int] = lambda: 1
     ) -> None:
-        """`workers` says how many workers of the lane live, as far as is known."""
+        """`workers` says how many workers of the pool live, as far as is known."""
         self._store = store
         self._publisher = publisher
         self._set_timer = set_timer

@@ -294,7 +294,7 @@ class Answering:
             )
 
         async def open_round() -> TransitionResult:
-            take = chain.take(1 if step.lane == chain.lane else 0)
+            take = chain.take(1 if step.pool == chain.pool else 0)
             return await self._store.chain_tool(
                 claim,
                 answered.value,
@@ -387,7 +387,7 @@ def _step(claim: StageClaim, call: ChainedCall, tool: ToolDefinition) -> Planned
         index=claim.next_index,
         kind=tool.kind,
         tool_name=tool.name,
-        lane=tool.lane,
+        pool=tool.pool,
         effect=tool.effect,
         arguments=call.arguments,
         inputs=(),

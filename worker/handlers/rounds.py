@@ -411,7 +411,7 @@ class RoundStage:
         async with self._recorder.kept(claim.job_id, chain.calls):
             await self._budget.steps(claim, len(open_steps), chain.calls)
         chain.units = units_of(claim, steps)
-        ready = sum(not step.depends_on and step.lane == chain.lane for step in open_steps)
+        ready = sum(not step.depends_on and step.pool == chain.pool for step in open_steps)
 
         async def accept() -> TransitionResult:
             take = chain.take(ready)

@@ -46,7 +46,7 @@ def _goes_on(before: PlannedStep, step: PlannedStep) -> bool:
     return (
         before.dependents == (step.index,)
         and (before.effect, before.kind) == (step.effect, step.kind) == (Effect.PURE, StepKind.TOOL)
-        and before.lane == step.lane
+        and before.pool == step.pool
         and step.timeout_seconds <= before.timeout_seconds
     )
 

@@ -1,7 +1,7 @@
 """What every worker process does beside its work: renew its lease and compare what it holds, sweep, and hear of
 cancelled jobs.
 
-It runs in a thread with a loop and connections of its own, so that a step which blocks the lane's loop cannot stop
+It runs in a thread with a loop and connections of its own, so that a step which blocks the pool's loop cannot stop
 the heartbeat.
 """
 
@@ -28,7 +28,7 @@ from celery import Celery
 from planq.shared.broker.depth import BrokerQueues
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.failpoints import Failpoints
-from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.states import Pool, Priority
 from planq.shared.kernel.store.signals import CANCELLED, ENDED, Notifier, listen
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.sweep import Attempt, SweepDuty
@@ -84,11 +84,11 @@ class HeartbeatParts:
     """What the thread looks after. `processes` are those of a `cpu` worker's pool, None where a loop runs the steps.
 
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
-    with an exit code that makes a supervisor start it again. `counted` gets how many workers of the lane that serve
+    with an exit code that makes a supervisor start it again. `counted` gets how many workers of the pool that serve
     the same priority live; `counts` returns what the worker's consumer has counted since its start, by name and
     labels, `missing` what the worker lacks. `beat` is that of this thread, None where another loop beats.
     `run_suspects` carries out suspects while nothing else is in flight, None where each step has a process anyway.
-    `duties` are those of the lane's loop that begin when a sweep finds something for them.
+    `duties` are those of the pool's loop that begin when a sweep finds something for them.
     """
 
     here: InFlight
@@ -140,7 +140,7 @@ class Lifecycle:
         self._registry = self._failpoints.around("worker_registry", registry)
         self._lag = LoopLag(parts.loop_of)
         patience = timedelta(seconds=settings.consumer_watchdog_seconds)
-        self._watchdog = ConsumerWatchdog(self._registry, identity.lane, patience, parts.received, only=identity.only)
+        self._watchdog = ConsumerWatchdog(self._registry, identity.pool, patience, parts.received, only=identity.only)
         self._reconciler = Reconciler(
             # A copy, for the counter belongs to another thread.
             self._registry,
@@ -199,7 +199,7 @@ class Lifecycle:
 
     async def _carry_out_suspects(self, run_suspects: Callable[[], Awaitable[None]]) -> None:
         with contextlib.suppress(DatabaseUnavailable):
-            if not await self._registry.enter_quarantine(self._identity.id, self._identity.lane):
+            if not await self._registry.enter_quarantine(self._identity.id, self._identity.pool):
                 return
             began = monotonic()
             try:
@@ -280,7 +280,7 @@ class Lifecycle:
         self._start(every(pace, partial(self._look_for_gone, sweeper), name="peers", waits_first=True))
         self._start(every(_RETENTION_SECONDS, self._retain, name="retention"))
         self._start(every(_TALLY_SECONDS, TallyStore(self._database).add_up, name="tallies", pause=turn))
-        if self._identity.lane == Lane.IO:
+        if self._identity.pool == Pool.IO:
             learning = Learning(self._database, self._settings.insights)
             learn = partial(learn_all, learning)
             self._start(every(_INSIGHTS_SECONDS, learn, name="insights", pause=turn))
@@ -345,8 +345,8 @@ class Lifecycle:
             await self._registry.watch_steps(self._identity.id, ages)
         if standing is not None:
             self._turns.learn(self._identity.id, standing.alive)
-            self._parts.counted(alike(standing.alive, self._identity.lane, self._identity.only))
-            self._io_workers = sum(Lane.IO in worker["lanes"] for worker in standing.alive)
+            self._parts.counted(alike(standing.alive, self._identity.pool, self._identity.only))
+            self._io_workers = sum(Pool.IO in worker["pools"] for worker in standing.alive)
 
     async def _watch(self) -> None:
         """End the worker where it hears no wake-ups any more."""
@@ -392,10 +392,10 @@ class Lifecycle:
         await self._end_by_force()
 
 
-def alike(alive: Sequence[Mapping[str, Any]], lane: Lane, only: Priority | None) -> int:
-    """Count the live workers of a lane that a worker which serves `only` (None: both priorities) shares work with."""
+def alike(alive: Sequence[Mapping[str, Any]], pool: Pool, only: Priority | None) -> int:
+    """Count the live workers of a pool that a worker which serves `only` (None: both priorities) shares work with."""
     served = {None, *Priority} if only is None else {None, only}
-    return sum(lane in row["lanes"] and row["only_priority"] in served for row in alive)
+    return sum(pool in row["pools"] and row["only_priority"] in served for row in alive)
 
 
 _SAMPLE_SECONDS = 0.5
@@ -479,21 +479,21 @@ class ConsumerWatchdog:
     """Notices that this worker beats but hears no wake-ups: its consumer was cancelled, or lost in a reconnect.
 
     Such a worker looks alive to everybody and does nothing (celery/celery #8030, #8091, #8384; hatchet #1796). The
-    sign: work of its own lane was published again and again while it stood idle, and nobody has claimed it.
+    sign: work of its own pool was published again and again while it stood idle, and nobody has claimed it.
     Asked `_WATCHES` times in its patience; `received` counts the messages that this worker has taken so far.
     """
 
     def __init__(
         self,
         worker_registry: WorkerRegistry,
-        lane: Lane,
+        pool: Pool,
         patience: timedelta,
         received: Callable[[], int],
         *,
         only: Priority | None = None,
     ) -> None:
         self._registry = worker_registry
-        self._lane, self._only = lane, only
+        self._pool, self._only = pool, only
         self._patience = patience
         self._received = received
         self._count = -1
@@ -515,7 +515,7 @@ class ConsumerWatchdog:
         reconnecting = self._patience * _RECONNECTING_SHARE
         if idle < self._patience - reconnecting:
             return False
-        unheard = await self._registry.unanswered_wakes(self._lane, idle, _SETTLED, self._only)
+        unheard = await self._registry.unanswered_wakes(self._pool, idle, _SETTLED, self._only)
         if not unheard:  # what has just been published again counts in a moment
             return False
         if now - self._unheard_last > self._patience.total_seconds():
@@ -523,7 +523,7 @@ class ConsumerWatchdog:
         self._unheard_last = now
         if idle < self._patience or now - self._unheard_since < reconnecting.total_seconds():
             return False
-        _log.critical("consumer_stalled", extra={"lane": str(self._lane), "unheard": unheard, "idle": str(idle)})
+        _log.critical("consumer_stalled", extra={"pool": str(self._pool), "unheard": unheard, "idle": str(idle)})
         return True
 
 

@@ -17,7 +17,7 @@ from planq.shared.kernel.states import Effect
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.sweep import Attempt, HeldAttempt, Standing
 from planq.shared.kernel.wakes import Publisher
-from planq.worker.container import LaneRuntime
+from planq.worker.container import WorkerRuntime
 from planq.worker.engine.fence import Lease
 from planq.worker.engine.in_flight import InFlightWork
 
@@ -72,9 +72,9 @@ class InFlight(Protocol):
 
 
 class LoopInFlight:
-    """`InFlight` of the `io` lane: `InFlightWork` on another thread's loop."""
+    """`InFlight` of the `io` pool: `InFlightWork` on another thread's loop."""
 
-    def __init__(self, runtime: LaneRuntime, work: InFlightWork) -> None:
+    def __init__(self, runtime: WorkerRuntime, work: InFlightWork) -> None:
         self._runtime = runtime
         self._work = work
 

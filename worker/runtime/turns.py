@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 
 _MOST = 10
 """Each worker has a turn at least every so many paces, whoever else is believed to live."""
 
 
 class Turns:
-    """The place of one worker among those that take turns: all of the lane `io`; without any of these, all workers.
+    """The place of one worker among those that take turns: all of the pool `io`; without any of these, all workers.
 
-    Any other worker comes once in `_MOST` paces: it finds the suspects of its lane, and the loss of all others.
+    Any other worker comes once in `_MOST` paces: it finds the suspects of its pool, and the loss of all others.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -32,7 +32,7 @@ class Turns:
 
     def learn(self, worker_id: UUID, alive: Sequence[Mapping[str, Any]]) -> None:
         """Take the place of a worker among those that live, in the same order for all (`Standing.alive`)."""
-        ids = [one["id"] for one in alive if Lane.IO in one["lanes"]] or [one["id"] for one in alive]
+        ids = [one["id"] for one in alive if Pool.IO in one["pools"]] or [one["id"] for one in alive]
         if str(worker_id) in ids:
             self._place, self._count = ids.index(str(worker_id)) % _MOST, min(len(ids), _MOST)
         else:

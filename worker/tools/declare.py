@@ -5,7 +5,7 @@
 
 The function stays an ordinary function; the decorator only attaches its options, which `registry.load_registry`
 reads. What the options leave open is derived: name and description from the function, schemas from the signature,
-`io` lane for async functions and `cpu` for sync ones, retries from the effect class (docs/decisions.md, D10).
+`io` pool for async functions and `cpu` for sync ones, retries from the effect class (docs/decisions.md, D10).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from planq.shared.agentic.tools.definition import MAX_PRICE_USD
 from planq.shared.kernel.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
-from planq.shared.kernel.states import Effect, Lane, Recovery
+from planq.shared.kernel.states import Effect, Pool, Recovery
 from planq.shared.platform.errors import Misconfigured
 
 _ATTRIBUTE = "__planq_tool__"
@@ -36,7 +36,7 @@ class ToolOptions(BaseModel):
     name: str | None = None
     description: str | None = None
     effect: Effect | None = None
-    lane: Lane | None = None
+    pool: Pool | None = None
     timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
     longest_seconds: float | None = Field(default=None, gt=0, le=MAX_LONGEST_SECONDS)
     retries: int | None = Field(default=None, ge=0, le=100)
@@ -70,7 +70,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     effect: Effect | str | None = None,
-    lane: Lane | str | None = None,
+    pool: Pool | str | None = None,
     timeout_seconds: float | None = None,
     longest_seconds: float | None = None,
     retries: int | None = None,
@@ -88,7 +88,7 @@ def tool(
 def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     """Declare a function a tool; usable bare (`@tool`) or with options.
 
-    `effect` is `pure`, `read`, `idempotent` or `unsafe` (the default: never repeated blindly). A `lane` of your own,
+    `effect` is `pure`, `read`, `idempotent` or `unsafe` (the default: never repeated blindly). A `pool` of your own,
     such as `gpu`, needs workers that serve it (`planq worker gpu`). `timeout_seconds` is at most 300; with
     `longest_seconds`, a day at most, it is the time between two reports of the call (`ToolContext.progress`), which
     need not come in a worker with processes for its steps. `retries` counts extra attempts. `output_schema` replaces

@@ -21,7 +21,7 @@ from planq.shared.agentic.tools.contract import (
 )
 from planq.shared.agentic.tools.definition import ToolDefinition, default_retries
 from planq.shared.agentic.tools.scoping import scoped_arguments, unscoped_schema
-from planq.shared.kernel.states import Effect, Lane, Recovery
+from planq.shared.kernel.states import Effect, Pool, Recovery
 from planq.shared.platform.errors import (
     ExecutionFailed,
     InternalFault,
@@ -160,7 +160,7 @@ class FunctionTool:
         derived = {
             "name": self.function.__name__,
             "description": _first_paragraph(self.function),
-            "lane": Lane.IO if self._is_async else Lane.CPU,
+            "pool": Pool.IO if self._is_async else Pool.CPU,
             "retries": default_retries(effect),
         }
         said = {name: value for name, value in options if value is not None and name in ToolDefinition.model_fields}

@@ -26,7 +26,7 @@ from planq.shared.agentic.source import load_yaml
 from planq.shared.agentic.tools.contract import FindsOut, Tool
 from planq.shared.agentic.tools.definition import RESERVED_NAME, TOOL_NAME, ToolDefinition
 from planq.shared.agentic.tools.names import to_registry
-from planq.shared.kernel.states import Effect, Lane, Recovery
+from planq.shared.kernel.states import Effect, Pool, Recovery
 from planq.shared.platform.errors import Misconfigured
 from planq.shared.platform.logs import is_brought
 from planq.worker.tools.declare import ToolOptions, faults_of, options_of, source_place
@@ -66,13 +66,13 @@ class Registry:
         tool = self._tools.get(name)
         return tool is not None and tool.definition.effect is not Effect.PURE
 
-    async def open_resources(self, lane: Lane) -> None:
-        """Open what the tools of a lane are handed, all at once.
+    async def open_resources(self, pool: Pool) -> None:
+        """Open what the tools of a pool are handed, all at once.
 
         What fails is logged, and tried again by calls; what takes long goes on beside them.
         """
         tools = [tool for tool in self._tools.values() if isinstance(tool, FunctionTool)]
-        kinds = {kind for tool in tools if tool.definition.lane == lane for kind in tool.needs}
+        kinds = {kind for tool in tools if tool.definition.pool == pool for kind in tool.needs}
         with suppress(TimeoutError):
             async with asyncio.timeout(_OPEN_SECONDS):
                 await asyncio.gather(*(self.resources.get([kind]) for kind in kinds), return_exceptions=True)

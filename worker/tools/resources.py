@@ -1,9 +1,9 @@
 """What tools share for the life of a process: pools of connections, clients, loaded models.
 
     @resource
-    async def orders() -> AsyncIterator[Pool]:
-        async with create_pool(…) as pool:
-            yield pool
+    async def orders() -> AsyncIterator[Connections]:
+        async with connect(…) as connections:
+            yield connections
 
 A tool whose parameter is annotated with the yielded type gets it. Each is opened once in each process that carries
 out calls, after that was forked, and closed when the process drains: nothing of it is shared between processes.
@@ -96,7 +96,7 @@ def _kind(function: Callable[..., Any], place: str, *, is_async: bool) -> Any:
     said = typing.get_args(annotation)
     if typing.get_origin(annotation) not in _YIELDS[is_async] or not said:
         wanted = "AsyncIterator" if is_async else "Iterator"
-        raise Misconfigured(f"{place}: a resource says what it yields, as in `-> {wanted}[Pool]`")
+        raise Misconfigured(f"{place}: a resource says what it yields, as in `-> {wanted}[Connections]`")
     kind = said[0]
     if getattr(typing.get_origin(kind) or kind, "__module__", "builtins") in ("builtins", "typing", "types"):
         raise Misconfigured(f"{place}: tools ask for a resource by its type, so it is a class of its own, not {kind}")

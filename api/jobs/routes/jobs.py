@@ -252,8 +252,8 @@ async def get_steps(
 async def cancel_job(job_id: JobPath, services: Use, who: Who) -> Response:
     """Cancel a job at once, also before anything of it has begun, and return it.
 
-    Running work ends within a second: a `cpu` step with its process; a synchronous tool of the `io` lane is
-    abandoned, for a thread cannot be stopped. In a conversation an `unsafe` call on that lane ends within its own
+    Running work ends within a second: a `cpu` step with its process; a synchronous tool of the `io` pool is
+    abandoned, for a thread cannot be stopped. In a conversation an `unsafe` call on that pool ends within its own
     time, and its outcome is told there; the job is cancelled at once all the same. Cancelling a cancelled job changes
     nothing; one that has completed or failed is refused: 409.
     """

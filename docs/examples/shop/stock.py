@@ -4,7 +4,7 @@ from planq import ToolContext, ToolError, tool
 from shared import database
 
 
-@tool(effect="idempotent", lane="io")
+@tool(effect="idempotent", pool="io")
 def reserve(sku: str, count: int, context: ToolContext) -> dict[str, int]:
     """Take so many of an article out of the stock, once for each step."""
     with database() as connection, connection.transaction():

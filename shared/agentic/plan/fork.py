@@ -6,7 +6,7 @@ for those made the world that the step saw. So a step is compared by a hash over
 the world are hashes again (a Merkle tree). `depends_on`, retries and time-outs play no part.
 
 Effect classes are those of the tools as they are published now, on both sides: where a tool's class has changed, what
-the source did is judged by what is known about the tool today. The lane plays no part.
+the source did is judged by what is known about the tool today. The pool plays no part.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class ToolContext:
         default: Mapping[str, Any] | None = None,
         of: Literal["asker", "operator"] | None = None,
     ) -> Mapping[str, Any]:
-        """Do what `ask` does, in a synchronous tool of either lane."""
+        """Do what `ask` does, in a synchronous tool of either pool."""
         if self.people is None:
             raise InternalFault(f"tool {self.tool_name!r} asked where nobody can be asked: only its call may")
         if isinstance(question, str):
@@ -197,7 +197,7 @@ class ToolContext:
             self.reports.report(done, message)
 
     def progress_sync(self, done: float | None = None, message: str = "") -> None:
-        """Do what `progress` does, in a synchronous tool of any lane."""
+        """Do what `progress` does, in a synchronous tool of any pool."""
         if self.reports is not None:
             self.reports.report_from_thread(done, message)
 
@@ -210,7 +210,7 @@ class ToolContext:
         return self._kept(name, None if self.secrets is None else await self.secrets.get(name))
 
     def secret_sync(self, name: str) -> str:
-        """Do what `secret` does, in a synchronous tool of any lane."""
+        """Do what `secret` does, in a synchronous tool of any pool."""
         return self._kept(name, None if self.secrets is None else self.secrets.get_from_thread(name))
 
     def _kept(self, name: str, text: str | None) -> str:
@@ -233,7 +233,7 @@ class ToolContext:
             await self.owner.ask() if database else self.owner.check()
 
     def confirm_sync(self, *, database: bool = False) -> None:
-        """Do what `confirm` does, in a synchronous tool of either lane."""
+        """Do what `confirm` does, in a synchronous tool of either pool."""
         if self.owner is not None:
             self.owner.ask_from_thread() if database else self.owner.check()
 

@@ -1,4 +1,4 @@
-"""What a tool is to the rest of planq: a name, two schemas, an effect class and a lane.
+"""What a tool is to the rest of planq: a name, two schemas, an effect class and a pool.
 
 Nothing here can run a tool; workers publish these definitions, the API lists them and validates plans against them
 without importing a tool. docs/decisions.md, D10, D11, D24 to D26.
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 
 from planq.shared.kernel.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
 from planq.shared.kernel.retry import RetryTerms
-from planq.shared.kernel.states import Effect, Lane, Recovery, StepKind
+from planq.shared.kernel.states import Effect, Pool, Recovery, StepKind
 
 MCP_SOURCE = "mcp:"
 """How the `source` of a tool begins that an MCP server offers; the server's name follows."""
@@ -74,7 +74,7 @@ class ToolDefinition(RetryTerms):
     input_schema: dict[str, Any] = Field(default_factory=lambda: {"type": "object"})
     output_schema: dict[str, Any] | None = None
     effect: Effect = Effect.UNSAFE
-    lane: Lane = Lane.IO
+    pool: Pool = Pool.IO
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     longest_seconds: float | None = Field(default=None, gt=0, le=MAX_LONGEST_SECONDS)
     recovery: Recovery = Recovery.FAIL

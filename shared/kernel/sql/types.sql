@@ -52,10 +52,10 @@ CREATE TYPE planq_outcome AS (
     take_steps int, take_stage boolean, cached planq_cached, unoffered boolean, is_wait boolean
 );
 
--- What the caller of a transition takes over for `worker`: up to so many `steps` of a `lane`.
-CREATE TYPE planq_takes AS (lane text, steps int, worker uuid);
+-- What the caller of a transition takes over for `worker`: up to so many `steps` of a `pool`.
+CREATE TYPE planq_takes AS (pool text, steps int, worker uuid);
 
--- Steps that may begin: the claims of those that were `taken`, with their events, and those to be published, {index, lane,
+-- Steps that may begin: the claims of those that were `taken`, with their events, and those to be published, {index, pool,
 -- tool_name}; how many more of the job are out by that, and how many more are held; whether all that were taken are `pure`.
 CREATE TYPE planq_unlocked AS (
     taken json[], events planq_event[], ready json[], out_steps int, held_steps int, is_pure boolean
@@ -69,7 +69,7 @@ CREATE TYPE planq_windowed AS (places int, out_steps int, held_steps int);
 
 -- A wake-up that is to be published: of a stage, or of a step.
 CREATE TYPE planq_due_wake AS (
-    kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int, priority text, agent_name text,
+    kind text, job_id uuid, round int, index int, pool text, tool_name text, attempt int, priority text, agent_name text,
     root_job_id uuid, tenant_id text
 );
 

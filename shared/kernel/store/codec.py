@@ -26,7 +26,7 @@ from planq.shared.kernel.retry import apart
 from planq.shared.kernel.states import (
     STAGES,
     JobStatus,
-    Lane,
+    Pool,
     Priority,
     StepStatus,
 )
@@ -38,7 +38,7 @@ from planq.shared.platform.errors import InternalFault, capped, storable
 from planq.shared.platform.values.excerpts import Excerpts, path_of, path_text
 from planq.shared.platform.values.parts import part_of_artifact
 
-NOTHING = ClaimRequest(Lane.IO, 0, False)
+NOTHING = ClaimRequest(Pool.IO, 0, False)
 SqlValue = Mapping[str, Any]
 
 AsCalled: TypeAlias = Callable[[Any, Mapping[int, Any], int | None], tuple[Any, int | None]]
@@ -247,7 +247,7 @@ def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -
     wakes: list[Wake] = [
         StepWake(
             StepRef(job_id, value["round"], r["index"]),
-            Lane(r["lane"]),
+            Pool(r["pool"]),
             r["tool_name"],
             priority=priority,
             links=links,
@@ -417,7 +417,7 @@ def suspects_of(lost: Sequence[Row]) -> list[dict[str, Any]]:
         for group in apart(company):
             group_id = None if group[0]["is_apart"] else str(new_id())
             for row in group:
-                place = {name: row[name] for name in ("round", "index", "attempt", "lane")}
+                place = {name: row[name] for name in ("round", "index", "attempt", "pool")}
                 family = {"job_id": str(row["job_id"]), "group_id": group_id, "company": len(company)}
                 suspects.append({**place, **family, "delays": row["job_id"] not in delayed})
                 delayed.add(row["job_id"])

@@ -39,7 +39,7 @@ from planq.shared.kernel.job_store import (
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import MAX_OPEN_QUESTIONS, StepQuestion
 from planq.shared.kernel.retry import StageTries
-from planq.shared.kernel.states import AskedOf, JobStatus, Lane, QuestionKind, StopReason
+from planq.shared.kernel.states import AskedOf, JobStatus, Pool, QuestionKind, StopReason
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.store.children import children_text, outcomes
 from planq.shared.kernel.store.codec import (
@@ -147,8 +147,8 @@ class PostgresJobStore:
         )
         self._ending = Batcher(self._end_jobs, owner_of=_OWNER)
         self._ended = Notifier(database, ENDED)
-        # What is taken over in one statement is of one lane; a process has one, and takes nothing over of others.
-        self._succeeding = defaultdict[Lane, Batcher[BatchItem, SqlValue]](
+        # What is taken over in one statement is of one pool; a process has one, and takes nothing over of others.
+        self._succeeding = defaultdict[Pool, Batcher[BatchItem, SqlValue]](
             lambda: Batcher(
                 self._succeed_steps,
                 max_weight=_SUCCESSES_TOGETHER,
@@ -156,7 +156,7 @@ class PostgresJobStore:
                 owner_of=_OWNER,
             )
         )
-        self._failing = defaultdict[Lane, Batcher[BatchItem, SqlValue]](
+        self._failing = defaultdict[Pool, Batcher[BatchItem, SqlValue]](
             lambda: Batcher(self._fail_steps, owner_of=_OWNER)
         )
 
@@ -297,7 +297,7 @@ class PostgresJobStore:
                     "take_steps": take.steps if take else 0,
                 }
             ),
-            str(take.lane if take else step.lane),
+            str(take.pool if take else step.pool),
             self._worker_id,
         )
         return transition_result(value)
@@ -417,8 +417,8 @@ class PostgresJobStore:
         applied: bool = await self._database.call("planq_report_progress", *given)
         return applied
 
-    async def claim_suspects(self, lane: Lane) -> Sequence[StageClaim | StepClaim]:
-        rows = await self._database.call_table("planq_claim_suspects", str(lane), self._worker_id, self._seconds)
+    async def claim_suspects(self, pool: Pool) -> Sequence[StageClaim | StepClaim]:
+        rows = await self._database.call_table("planq_claim_suspects", str(pool), self._worker_id, self._seconds)
         values = [row["claim"] for row in rows]
         return [step_claim(value) if "index" in value else self._stage(NO_ROUNDS, value) for value in values]
 
@@ -449,7 +449,7 @@ class PostgresJobStore:
             ]
             fields["unit_seconds"] = sum(step.seconds for step in unit)
         item = _step_item(claim, fields, take, weight=1 + len(unit))
-        value = await self._succeeding[item.take.lane].do(item)
+        value = await self._succeeding[item.take.pool].do(item)
         return transition_result(value, partial(self._stage, cached))
 
     async def fail_step(
@@ -473,7 +473,7 @@ class PostgresJobStore:
             "is_wait": is_wait,
         }
         item = _step_item(claim, fields, take)
-        value = await self._failing[item.take.lane].do(item)
+        value = await self._failing[item.take.pool].do(item)
         return transition_result(value, partial(self._stage, cached))
 
     async def ask_step(
@@ -598,12 +598,12 @@ class PostgresJobStore:
         return applied
 
     async def _fail_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
-        given = str(items[0].take.lane), self._worker_id, self._seconds
+        given = str(items[0].take.pool), self._worker_id, self._seconds
         rows = await self._answers("planq_fail_steps", items, *given)
         return [_LATE if row is None else row["result"] for row in rows]
 
     async def _succeed_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
-        given = str(items[0].take.lane), self._worker_id, self._seconds
+        given = str(items[0].take.pool), self._worker_id, self._seconds
         rows = await self._answers("planq_succeed_steps", items, *given)
         return [_LATE if row is None else row["result"] for row in rows]
 
@@ -633,7 +633,7 @@ class _Planned:
         opened = [step for step in steps if step.index not in ended]
         ready = [step for step in opened if all(other in ended for other in step.depends_on)]
         ready.sort(key=lambda step: -step.path)
-        taken = frozenset([step.index for step in ready if step.lane == take.lane][: take.steps])
+        taken = frozenset([step.index for step in ready if step.pool == take.pool][: take.steps])
         ready.sort(key=lambda step: step.index not in taken)
         places = {step.index: place for place, step in enumerate(ready, 1)}
         shapes = [
@@ -652,7 +652,7 @@ class _Planned:
         out = self.ready[: accepted.get("places")]
         taken = {claim["index"] for claim in accepted.get("taken") or ()}
         left = [step for step in out if step.index not in taken]
-        return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
+        return [{"index": step.index, "pool": step.pool, "tool_name": step.tool_name} for step in left]
 
 
 def _step_item(claim: StepClaim, fields: Mapping[str, Any], take: ClaimRequest | None, weight: int = 1) -> BatchItem:

@@ -19,7 +19,7 @@ from planq.shared.kernel.states import (
     STAGES,
     Effect,
     JobStatus,
-    Lane,
+    Pool,
     Priority,
     WakeQueue,
 )
@@ -73,7 +73,7 @@ class WorkerRegistry:
         self,
         worker_id: UUID,
         name: str,
-        lanes: Sequence[Lane],
+        pools: Sequence[Pool],
         tools: Iterable[OfferedTool],
         capacity: int,
         version: str,
@@ -100,7 +100,7 @@ class WorkerRegistry:
             "register_worker",
             id=worker_id,
             name=name,
-            lanes=[str(lane) for lane in lanes],
+            pools=[str(pool) for pool in pools],
             tools=as_json([asdict(one) for one in tools]),
             lease_seconds=self._lease_seconds,
             capacity=capacity,
@@ -119,9 +119,9 @@ class WorkerRegistry:
         rows = await self._database.fetch_all("live_planners", lease_seconds=self._lease_seconds)
         return {name for row in rows for name in row["planners"]} if rows else None
 
-    async def is_provided(self, what: str, lane: Lane, only: Priority | None = None) -> bool:
-        """Return whether a live worker of `lane` provides `what`: one of all priorities, or of `only`."""
-        given = {"lane": str(lane), "what": what, "only": None if only is None else str(only)}
+    async def is_provided(self, what: str, pool: Pool, only: Priority | None = None) -> bool:
+        """Return whether a live worker of `pool` provides `what`: one of all priorities, or of `only`."""
+        given = {"pool": str(pool), "what": what, "only": None if only is None else str(only)}
         row = await self._database.fetch_one("is_provided", lease_seconds=self._lease_seconds, **given)
         return row is not None and bool(row["is_provided"])
 
@@ -176,15 +176,15 @@ class WorkerRegistry:
         return again
 
     async def unanswered_wakes(
-        self, lane: Lane, idle: timedelta, settled: timedelta, only: Priority | None = None
+        self, pool: Pool, idle: timedelta, settled: timedelta, only: Priority | None = None
     ) -> int:
-        """Count the work of a lane (of one priority with `only`) that no worker claims though it was published again.
+        """Count the work of a pool (of one priority with `only`) that no worker claims though it was published again.
 
         The last time lies within `idle`, but longer ago than `settled`, which a wake-up takes to arrive.
         """
         row = await self._database.fetch_one(
             "unanswered_wakes",
-            lane=str(lane),
+            pool=str(pool),
             idle_seconds=idle.total_seconds(),
             settled_seconds=settled.total_seconds(),
             only=None if only is None else str(only),
@@ -231,12 +231,12 @@ class WorkerRegistry:
         count: int = await self._database.call("planq_watch_steps", worker_id, as_json(items)) if items else 0
         return count
 
-    async def enter_quarantine(self, worker_id: UUID, lane: Lane) -> bool:
+    async def enter_quarantine(self, worker_id: UUID, pool: Pool) -> bool:
         """Return whether suspects wait that this worker is to carry out, and nothing else, until it leaves.
 
-        At most half of the lane's workers do so at a time.
+        At most half of the pool's workers do so at a time.
         """
-        enters: bool = await self._database.call("planq_enter_quarantine", str(lane), worker_id, self._lease_seconds)
+        enters: bool = await self._database.call("planq_enter_quarantine", str(pool), worker_id, self._lease_seconds)
         return enters
 
     async def leave_quarantine(self, worker_id: UUID) -> None:
@@ -256,7 +256,7 @@ class WorkerRegistry:
         return row is not None and row["source"] is not None and digest() in row["source"]
 
     async def awaited_tools(self) -> Sequence[Row]:
-        """Return the tools for which steps wait that no live worker has: (name, lane, n, since), n of steps."""
+        """Return the tools for which steps wait that no live worker has: (name, pool, n, since), n of steps."""
         return await self._database.fetch_all("awaited_tools")
 
     async def publish_tools(self, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -303,10 +303,10 @@ class WorkerRegistry:
         )
         next_in = min((row["seconds"] for row in rows if row["seconds"] is not None), default=None)
         return Due(
-            parts={row["part"] for row in rows if row["lane"] is None and row["seconds"] is None},
-            unclaimed={WakeQueue(row["lane"]) for row in rows if row["part"] == "unclaimed"},
+            parts={row["part"] for row in rows if row["pool"] is None and row["seconds"] is None},
+            unclaimed={WakeQueue(row["pool"]) for row in rows if row["part"] == "unclaimed"},
             next_in=None if next_in is None else timedelta(seconds=next_in),
-            peers={row["lane"] for row in rows if row["part"] == "peer"},
+            peers={row["pool"] for row in rows if row["part"] == "peer"},
         )
 
     async def end_lease(self, process: str) -> str | None:
@@ -484,7 +484,7 @@ def _held(row: Row) -> HeldAttempt:
         stage = stage_again(row["job_id"], status, number, priority, row["agent_name"], links, row["tenant_id"])
         return HeldAttempt(attempt, None, stage)
     ref = _ref(row)
-    again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1, priority, links, row["tenant_id"])
+    again = StepWake(ref, Pool(row["pool"]), row["tool_name"], number + 1, priority, links, row["tenant_id"])
     return HeldAttempt(Attempt(ref, number), Effect(row["effect"]), again, row["releases"])
 
 
@@ -494,7 +494,7 @@ def _wake(row: Row) -> Wake:
         return PlanWake(row["job_id"], attempt, priority, row["agent_name"], links, row["tenant_id"])
     if row["kind"] == "respond":
         return RespondWake(row["job_id"], attempt, priority, row["agent_name"], links, row["tenant_id"])
-    return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt, priority, links, row["tenant_id"])
+    return StepWake(_ref(row), Pool(row["pool"]), row["tool_name"], attempt, priority, links, row["tenant_id"])
 
 
 _NEW_SECONDS = 2.0

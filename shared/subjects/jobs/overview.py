@@ -109,7 +109,7 @@ class JobOverview:
         return await self._database.fetch_all("workers_named", **given) if ids else ()
 
     async def waiting(self, tenant_id: str) -> Sequence[Row]:
-        """Return how much waits for a worker (lane, priority, n, oldest_at), without what is held or paused."""
+        """Return how much waits for a worker (pool, priority, n, oldest_at), without what is held or paused."""
         return await self._database.fetch_all("waiting_work", tenant_id=tenant_id, most=MOST_WAITING)
 
 

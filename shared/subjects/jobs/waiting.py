@@ -30,7 +30,7 @@ class WaitKind(StrEnum):
     PROVIDER = "provider"  # its call is in a provider's batch
     TIME = "time"
     RETRY = "retry"
-    WORKER = "worker"  # no live worker of a lane
+    WORKER = "worker"  # no live worker of a pool
     TOOL = "tool"  # no live worker with a tool
     SLOT = "slot"  # the workers that could are busy, or are just about to take it
     CHILDREN = "children"
@@ -109,22 +109,22 @@ def _of_stage(job: Mapping[str, Any], status: JobStatus) -> JobWait:
             message = _short(str(job["stage_error"].get("message")))
             return JobWait(WaitKind.RETRY, f"It is {verb} again in {_until(job, job['run_at'])}, after: {message}")
         return JobWait(WaitKind.TIME, f"Its time comes in {_until(job, job['run_at'])}.")
-    return _of_lane(job, f"to be {verb}", "It", "io")
+    return _of_pool(job, f"to be {verb}", "It", "io")
 
 
-def _of_lane(job: Mapping[str, Any], what: str, who: str, lane: str) -> JobWait:
-    load = job["lanes"].get(lane)
+def _of_pool(job: Mapping[str, Any], what: str, who: str, pool: str) -> JobWait:
+    load = job["pools"].get(pool)
     if load is None:
         return JobWait(
             WaitKind.WORKER,
-            f"{who} waits {what}, but no worker of the lane {lane} is alive for {job['priority']} jobs; "
-            f"`planq worker {lane}` starts one.",
+            f"{who} waits {what}, but no worker of the pool {pool} is alive for {job['priority']} jobs; "
+            f"`planq worker {pool}` starts one.",
         )
     if load["in_flight"] >= load["capacity"]:
         return JobWait(
-            WaitKind.SLOT, f"{who} waits {what}; all {load['capacity']} places of the lane {lane} are taken just now."
+            WaitKind.SLOT, f"{who} waits {what}; all {load['capacity']} places of the pool {pool} are taken just now."
         )
-    return JobWait(WaitKind.SLOT, f"{who} waits {what}; a worker of the lane {lane} takes it next.")
+    return JobWait(WaitKind.SLOT, f"{who} waits {what}; a worker of the pool {pool} takes it next.")
 
 
 def _of_steps(job: Mapping[str, Any]) -> JobWait:
@@ -158,7 +158,7 @@ def _of_step(job: Mapping[str, Any], step: Mapping[str, Any]) -> JobWait:
         since = _since(job, step["tool_away_since"])
         return JobWait(
             WaitKind.TOOL,
-            f"{name} has waited for {since} for a live worker of the lane {step['lane']} that has its tool.",
+            f"{name} has waited for {since} for a live worker of the pool {step['pool']} that has its tool.",
         )
     if step["status"] in WAITING_STEP:
         at = step["wake_at"]
@@ -169,7 +169,7 @@ def _of_step(job: Mapping[str, Any], step: Mapping[str, Any]) -> JobWait:
         return JobWait(WaitKind.RETRY, f"{name} is tried again in {_until(job, run_at)}{cause}")
     if step["wake_at"] is None:
         return JobWait(WaitKind.SLOT, f"{name} is held until another step of this job has ended.")
-    return _of_lane(job, "to begin", name, step["lane"])
+    return _of_pool(job, "to begin", name, step["pool"])
 
 
 def _by(worker: str | None) -> str:

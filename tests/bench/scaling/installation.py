@@ -23,7 +23,7 @@ _START_PATIENCE_SECONDS = 60.0
 _ACCESS = f"local all all trust\nhost planq planq {RANGE} trust\n"
 """pg_hba.conf: whoever reaches the private socket, and the hosts of the test's own network, which nobody else can."""
 
-_LIVE = re.compile(r'^planq_live_workers\{lane="io"\} (\S+)$', re.MULTILINE)
+_LIVE = re.compile(r'^planq_live_workers\{pool="io"\} (\S+)$', re.MULTILINE)
 
 
 class Servers:

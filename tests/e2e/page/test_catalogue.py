@@ -125,7 +125,7 @@ def test_an_endpoint_is_stored_tested_paused_and_removed(stack: Stack, visitor: 
 def test_workers_show_what_they_do_and_what_waits(stack: Stack, visitor: Visitor) -> None:
     page = visitor.page
     page.goto("/ui/workers")
-    expect(page.locator("#lanes")).to_contain_text("1 alive")
+    expect(page.locator("#pools")).to_contain_text("1 alive")
     call = {"tool_name": "test_hold", "arguments": {"seconds": 50}}
     sent = httpx.post(f"{stack.url}/jobs", json={"plan": {"calls": [call]}, "respond": "none"}, timeout=60)
     running = page.locator("#workers").get_by_role("link", name="$0 test_hold")

@@ -115,12 +115,12 @@ def test_a_step_that_kills_what_runs_it(stack: Stack, visitor: Visitor) -> None:
     expect(visitor.page.locator("#step-0")).to_have_attribute("open", "")
 
 
-def test_no_worker_of_a_lane(stack: Stack, visitor: Visitor) -> None:
+def test_no_worker_of_a_pool(stack: Stack, visitor: Visitor) -> None:
     stack.kill("cpu-1")
     call = {"tool_name": "test_crunch", "arguments": {"seconds": 0}}
     job_id = submit(stack, input="Crunch", plan={"calls": [call]}, respond="none")
     sentence = re.compile(
-        r"\$0 test_crunch waits to begin, but no worker of the lane cpu is alive for interactive jobs"
+        r"\$0 test_crunch waits to begin, but no worker of the pool cpu is alive for interactive jobs"
     )
     found_in_the_list(visitor, job_id, sentence)
     stack.run_worker("cpu", 1)

@@ -31,7 +31,7 @@ from planq.shared.kernel.claims import OfferedTool
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ArtifactRecord
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import Effect, JobStatus, Lane
+from planq.shared.kernel.states import Effect, JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.wakes import Wake
@@ -74,7 +74,7 @@ TOOLS = [
         input_schema=_schema({"title": "string"}),
         output_schema=_schema({"text": "string"}),
         effect=Effect.UNSAFE,
-        lane=Lane.CPU,
+        pool=Pool.CPU,
     ),
 ]
 
@@ -126,14 +126,14 @@ class Jobs:
         self.run(lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools(documents(TOOLS)))
 
     def register_worker(
-        self, *lanes: Lane, planners: Sequence[str] | None = None, provides: Sequence[str] = ()
+        self, *pools: Pool, planners: Sequence[str] | None = None, provides: Sequence[str] = ()
     ) -> UUID:
-        """Announce a live worker of these lanes."""
+        """Announce a live worker of these pools."""
         worker, offered = new_id(), [OfferedTool("text_search", TOOLS[0].digest)]
         worker_registry = lambda database: WorkerRegistry(database, timedelta(seconds=15))  # noqa: E731
         self.run(
             lambda database: worker_registry(database).register(
-                worker, f"test-{worker}", lanes, offered, 1, "0", planners=planners, provides=provides
+                worker, f"test-{worker}", pools, offered, 1, "0", planners=planners, provides=provides
             )
         )
         return worker

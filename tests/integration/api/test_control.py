@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, Wake
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import JobDriver, begun, call, failed_job
@@ -60,7 +60,7 @@ def test_of_a_paused_job_nothing_begins_until_it_is_resumed(api: Api, wakes: lis
 
     assert resumed["paused_at"] is None
     assert resumed["expires_at"] is not None
-    assert wakes == [StepWake(StepRef(UUID(story.id), 0, 1), Lane.IO, "put")]
+    assert wakes == [StepWake(StepRef(UUID(story.id), 0, 1), Pool.IO, "put")]
     story.succeed(1)
     assert story.seen()["status"] == "responding"
 
@@ -95,7 +95,7 @@ def test_who_waits_for_a_cancelled_child_job_goes_on_at_once(api: Api, wakes: li
     document(post(api, first.id, "cancel"))
     assert wakes == [PlanWake(UUID(second.id))]
     document(post(api, second.id, "cancel"))
-    assert wakes[1:] == [StepWake(StepRef(UUID(story.id), 0, 0), Lane.IO, "look")]
+    assert wakes[1:] == [StepWake(StepRef(UUID(story.id), 0, 0), Pool.IO, "look")]
     assert story.claim(0) is not None
 
 
@@ -119,7 +119,7 @@ def test_a_job_with_failed_steps_tries_again_what_has_not_succeeded(api: Api, wa
     assert [step["status"] for step in resumed["steps"]] == ["succeeded", "ready", "pending"]
     assert resumed["steps"][0] == before["steps"][0]
     assert resumed["steps"][1]["error"] is None
-    assert wakes == [StepWake(StepRef(UUID(story.id), 0, 1), Lane.IO, "mail")]
+    assert wakes == [StepWake(StepRef(UUID(story.id), 0, 1), Pool.IO, "mail")]
     assert story.claim(0) is None
     story.succeed(1, 2)
     story.answer("all did")
@@ -245,7 +245,7 @@ def test_what_happened_succeeds_with_its_output(api: Api, asking: JobDriver, wak
     assert [step["status"] for step in settled["steps"]] == ["succeeded", "ready"]
     assert settled["steps"][0]["output"] == {"text": "signed"}
     assert settled["steps"][0]["question"] is None
-    assert wakes == [StepWake(StepRef(UUID(asking.id), 0, 1), Lane.IO, "put")]
+    assert wakes == [StepWake(StepRef(UUID(asking.id), 0, 1), Pool.IO, "put")]
 
 
 def test_a_large_output_is_kept_apart_as_that_of_a_worker_is(api: Api) -> None:
@@ -275,7 +275,7 @@ def test_what_did_not_happen_runs_again(api: Api, asking: JobDriver, wakes: list
     settled = document(settle(api, asking.id, 0, "did_not_happen"))
 
     assert [step["status"] for step in settled["steps"]] == ["ready", "pending"]
-    assert wakes == [StepWake(StepRef(UUID(asking.id), 0, 0), Lane.IO, "sign")]
+    assert wakes == [StepWake(StepRef(UUID(asking.id), 0, 0), Pool.IO, "sign")]
     asking.succeed(0, 1)
     assert asking.seen()["steps"][0]["attempt"] == 2
 

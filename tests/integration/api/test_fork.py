@@ -306,7 +306,7 @@ def further_round(
         "INSERT INTO plans (job_id, round, tenant_id, source) VALUES (%s, 1, 'default', %s)", story.id, source
     )
     api.jobs.execute(
-        "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, lane, effect, status, arguments, retry, "
+        "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, pool, effect, status, arguments, retry, "
         "timeout_seconds, attempt, output, verbatim, finished_at) SELECT job_id, 1, max(index) + 1, 'default', %s, "
         "'io', max(effect) FILTER (WHERE tool_name = %s), 'succeeded', %s, '{}', 60, 1, '{\"text\": \"more\"}', %s, "
         "now() FROM steps WHERE job_id = %s GROUP BY job_id",

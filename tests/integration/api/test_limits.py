@@ -16,7 +16,7 @@ import uvloop
 from planq.api.access.limits import RateLimits, open_windows, too_many
 from planq.api.http.exchange import error_response
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import Misconfigured
 from planq.shared.settings.settings import Settings
@@ -145,7 +145,7 @@ def test_addresses_of_brokers_as_redis_py_reads_them(url: str, expected: str) ->
 
 def test_ready_although_each_process_counts_for_itself(make_api: MakeApi) -> None:
     api = make_api(broker_url=f"redis://127.0.0.1:{free_port()}/0")
-    api.jobs.register_worker(Lane.IO, Lane.CPU)
+    api.jobs.register_worker(Pool.IO, Pool.CPU)
 
     ready, status = api.http.get("/readyz"), api.http.get("/statusz")
 

@@ -9,7 +9,7 @@ import pytest
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.database import Database
 from tests.integration.api.conftest import Api, MakeApi, problem_of
@@ -76,7 +76,7 @@ def test_a_planner_is_one_that_a_worker_has(make_api: MakeApi) -> None:
     assert api.http.post("/jobs", json=body).status_code == 202, "nobody knows while no worker is there"
     agent = {"name": "planned", "strategy": "loop", "loop": body["loop"]}
 
-    api.jobs.register_worker(Lane.IO, planners=["lookup"])
+    api.jobs.register_worker(Pool.IO, planners=["lookup"])
 
     problem = problem_of(api.http.post("/jobs", json=body), 422, "invalid_request")
     assert [one["path"] for one in problem["errors"]] == ["/planner"]

@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from planq.api.metrics.fleet import COUNTERS, HISTOGRAMS
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from tests.integration.api.conftest import Api
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text("utf-8")
@@ -19,7 +19,7 @@ UNITS = ("_seconds", "_usd")
 
 @pytest.fixture
 def families(api: Api) -> Sequence[Metric]:
-    api.jobs.register_worker(Lane.IO)
+    api.jobs.register_worker(Pool.IO)
     api.submit()
     api.http.get("/metrics")
     found = text_string_to_metric_families(api.http.get("/metrics").text)

@@ -22,7 +22,7 @@ from planq.api.metrics.readiness import BrokerProbe, StatusChecks
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.kernel.ids import TENANT
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
@@ -48,12 +48,12 @@ def test_the_process_says_that_it_is_alive(api: Api) -> None:
     assert api.http.get("/healthz").json() == {"status": "ok"}
 
 
-def test_the_status_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
+def test_the_status_needs_a_live_worker_for_each_pool(make_api: MakeApi) -> None:
     api = make_api()
-    api.jobs.register_worker(Lane.IO)
+    api.jobs.register_worker(Pool.IO)
 
     half = api.http.get("/statusz")
-    api.jobs.register_worker(Lane.CPU)
+    api.jobs.register_worker(Pool.CPU)
 
     assert half.status_code == 503
     assert {name: check["ok"] for name, check in half.json()["checks"].items()} == {
@@ -72,7 +72,7 @@ def test_the_status_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None
 
 def test_the_status_says_what_a_worker_lacks(make_api: MakeApi) -> None:
     api = make_api()
-    worker = api.jobs.register_worker(Lane.IO, Lane.CPU)
+    worker = api.jobs.register_worker(Pool.IO, Pool.CPU)
     told = "the required MCP server 'search' is away: ConnectError"
 
     def beat(*missing: str) -> None:
@@ -158,7 +158,7 @@ def test_a_process_is_not_ready_for_functions_of_another_release(make_api: MakeA
 
 def test_only_operators_see_hosts_processes_and_what_is_missing(make_api: MakeApi) -> None:
     api = make_api(api_keys="operator")
-    worker = api.jobs.register_worker(Lane.IO, Lane.CPU, provides=["model vllm@inner.example"])
+    worker = api.jobs.register_worker(Pool.IO, Pool.CPU, provides=["model vllm@inner.example"])
     scopes = frozenset({KeyScope.JOBS})
     _, tenants = api.jobs.run(lambda database: ApiKeyStore(database).create(TENANT, "shop", scopes, None))
     keys = {"stranger": None, "tenant": tenants, "operator": "operator"}
@@ -200,7 +200,7 @@ def test_only_operators_see_hosts_processes_and_what_is_missing(make_api: MakeAp
 @pytest.mark.parametrize("kind", ["redis", "amqp"])
 def test_the_status_names_a_broker_that_is_away(make_api: MakeApi, kind: str) -> None:
     api = make_api(broker_url=f"{kind}://127.0.0.1:{free_port()}//")
-    api.jobs.register_worker(Lane.IO, Lane.CPU)
+    api.jobs.register_worker(Pool.IO, Pool.CPU)
 
     begun = monotonic()
     response = api.http.get("/statusz")
@@ -258,7 +258,7 @@ def test_an_application_without_a_database_starts_and_says_so(make_api: MakeApi)
 def test_metrics_count_requests_by_route_and_unfinished_work(make_api: MakeApi) -> None:
     api = make_api()
     api.jobs.publish_tools()
-    api.jobs.register_worker(Lane.IO)
+    api.jobs.register_worker(Pool.IO)
     job = api.submit({"plan": {"calls": [search()]}})
     api.jobs.run_plan(job["id"], {"calls": [search()]}, {})
     api.http.get(f"/jobs/{job['id']}?wait=0.3")
@@ -273,8 +273,8 @@ def test_metrics_count_requests_by_route_and_unfinished_work(make_api: MakeApi) 
     assert 'planq_unfinished_jobs{status="queued"} 0.0' in lines
     assert 'planq_unfinished_steps{status="ready"} 1.0' in lines
     assert 'planq_jobs_ended_total{outcome="succeeded"} 0.0' in lines
-    assert 'planq_live_workers{lane="io"} 1.0' in lines
-    assert 'planq_live_workers{lane="cpu"} 0.0' in lines
+    assert 'planq_live_workers{pool="io"} 1.0' in lines
+    assert 'planq_live_workers{pool="cpu"} 0.0' in lines
     assert 'planq_unfinished_deliveries{status="pending"} 0.0' in lines
     assert 'planq_bulk_jobs{count="unfinished"} 0.0' in lines
     # Half as many once the step has been ready for longer than a wake-up may take, as it is on a slow machine.
@@ -521,7 +521,7 @@ COUNTED = (
 
 def test_metrics_tell_how_each_live_worker_fares(make_api: MakeApi) -> None:
     api = make_api()
-    api.jobs.register_worker(Lane.IO)
+    api.jobs.register_worker(Pool.IO)
     with psycopg.connect(api.settings.database_url, autocommit=True) as connection:
         fares = "name = 'w', lag_ms = 250, in_flight = 7, late_outcomes = 3, counts = %s"
         connection.execute(f"UPDATE workers SET {fares}", [COUNTS])
@@ -533,8 +533,8 @@ def test_metrics_tell_how_each_live_worker_fares(make_api: MakeApi) -> None:
         removed = api.http.get("/metrics").text
 
     for line in (
-        'planq_worker_loop_lag_seconds{lane="io",worker="w"} 0.25',
-        'planq_worker_in_flight{lane="io",worker="w"} 7.0',
+        'planq_worker_loop_lag_seconds{pool="io",worker="w"} 0.25',
+        'planq_worker_in_flight{pool="io",worker="w"} 7.0',
     ):
         assert line in told
     for line in COUNTED:

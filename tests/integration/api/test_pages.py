@@ -61,7 +61,7 @@ def test_a_job_is_submitted_seen_and_cancelled_without_scripts(make_api: MakeApi
         assert page.status_code == 200
         job_id = page.url.path.rpartition("/")[2]
         assert "Say &lt;hello&gt;" in page.text
-        assert "It waits to be planned, but no worker of the lane io is alive" in page.text
+        assert "It waits to be planned, but no worker of the pool io is alive" in page.text
         post(browser, f"/ui/jobs/{job_id}/cancel", {})
         assert "There is no plan yet." in page.text
         assert api.http.get(f"/jobs/{job_id}").json()["status"] == "cancelled"
@@ -253,18 +253,18 @@ def test_workers_and_what_waits_for_them_are_told(make_api: MakeApi) -> None:
 
     told = api.http.get("/workers").json()
     assert told["workers"] == []
-    waiting = {(one["lane"], one["priority"]): one["waiting"] for one in told["backlog"]}
+    waiting = {(one["pool"], one["priority"]): one["waiting"] for one in told["backlog"]}
     nothing = {("cpu", "interactive"): 0, ("cpu", "bulk"): 0}
     assert waiting == {("io", "interactive"): 1, ("io", "bulk"): 1, **nothing}
     assert [one["oldest_at"] is None for one in told["backlog"]] == [not one["waiting"] for one in told["backlog"]]
     with visit(api) as browser:
-        assert "No worker of this lane is alive" in browser.get("/ui/workers").text
+        assert "No worker of this pool is alive" in browser.get("/ui/workers").text
         api.jobs.register_worker("io", "gpu")
         page = browser.get("/ui/workers").text
-        assert page.count("No worker of this lane is alive") == 1
+        assert page.count("No worker of this pool is alive") == 1
         assert "<code>gpu</code>" in page
     (worker,) = api.http.get("/workers").json()["workers"]
-    assert (worker["lanes"], worker["running"]) == (["io", "gpu"], [])
+    assert (worker["pools"], worker["running"]) == (["io", "gpu"], [])
 
 
 def test_pages_below_a_prefix_lead_to_one_another(make_api: MakeApi) -> None:

@@ -14,7 +14,7 @@ from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.messages import encode_wake
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.wakes import PlanWake, StepWake, TaskLinks, Wake
 from tests.support.waiting import eventually
 
@@ -72,7 +72,7 @@ def shown(message: Any) -> Any:
 
 @pytest.mark.parametrize(
     "wake",
-    [PlanWake(JOB, 1, agent="host"), StepWake(StepRef(JOB, 0, 3), Lane.CPU, 'a "tool" of Zoë', 1)],
+    [PlanWake(JOB, 1, agent="host"), StepWake(StepRef(JOB, 0, 3), Pool.CPU, 'a "tool" of Zoë', 1)],
     ids=["stage", "step"],
 )
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a batch"])
@@ -80,7 +80,7 @@ def test_a_message_is_what_apply_async_sends(app: Celery, wake: Wake, alone: boo
     theirs = sent_by_celery(app, wake)
     publisher = CeleryPublisher(app)
     other = (
-        PlanWake(JOB, 9) if encode_wake(wake).queue == "planq.cpu" else StepWake(StepRef(JOB, 0, 0), Lane.CPU, "t")
+        PlanWake(JOB, 9) if encode_wake(wake).queue == "planq.cpu" else StepWake(StepRef(JOB, 0, 0), Pool.CPU, "t")
     )
     assert publisher.publish_soon([wake] if alone else [wake, other]).result(60)
     publisher.close()
@@ -101,7 +101,7 @@ def test_a_fan_out_and_what_follows_are_what_canvas_sends(app: Celery, is_group:
     """Celery's group, and a task that its parent sends as the next of a chain is sent."""
     root = f"{JOB}.plan.1"
     links = TaskLinks(root, root, f"{root}.group" if is_group else None)
-    steps = [StepWake(StepRef(JOB, 0, n), Lane.CPU, "crunch") for n in range(3 if is_group else 1)]
+    steps = [StepWake(StepRef(JOB, 0, n), Pool.CPU, "crunch") for n in range(3 if is_group else 1)]
     sent = [signature(app, step) for step in steps]
     sent_within(app, root, group(sent).set(task_id=links.group) if is_group else sent[0])
     theirs = [take(app, "planq.cpu") for _ in steps]

@@ -21,7 +21,7 @@ from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.messages import WakeMessage
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane, Priority, WakeQueue
+from planq.shared.kernel.states import Pool, Priority, WakeQueue
 from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, TaskLinks
 from planq.shared.subjects.tenants.rate_counter import redis_py_url
 from tests.support.waiting import eventually
@@ -57,7 +57,7 @@ def take(app: Celery, queue: str, count: int) -> list[Any]:
 
 def test_a_wake_up_carries_ids_and_the_id_of_its_attempt(app: Celery) -> None:
     publisher = CeleryPublisher(app)
-    step = StepWake(StepRef(JOB, 0, 3), Lane.CPU, "crunch", attempt=2)
+    step = StepWake(StepRef(JOB, 0, 3), Pool.CPU, "crunch", attempt=2)
     assert publisher.publish_soon([PlanWake(JOB)]).result(60)
     assert publisher.publish_soon([step, RespondWake(JOB, 4)]).result(60)
     publisher.close()
@@ -67,14 +67,14 @@ def test_a_wake_up_carries_ids_and_the_id_of_its_attempt(app: Celery) -> None:
     assert (plan.headers["task"], plan.headers["id"]) == (names.PLAN, f"{JOB}.plan.1")
     assert (respond.headers["task"], respond.headers["id"]) == (names.RESPOND, f"{JOB}.respond.4")
     assert (crunch.headers["task"], crunch.headers["id"]) == (names.STEP, f"{JOB}.r0.s3.2")
-    assert crunch.headers["kwargsrepr"] == f"job={JOB} round=0 step=3 lane=cpu tool=crunch"
+    assert crunch.headers["kwargsrepr"] == f"job={JOB} round=0 step=3 pool=cpu tool=crunch"
     _, keywords, _ = crunch.decode()
-    assert keywords == {"job": str(JOB), "round": 0, "step": 3, "lane": "cpu", "tool": "crunch"}
+    assert keywords == {"job": str(JOB), "round": 0, "step": 3, "pool": "cpu", "tool": "crunch"}
 
 
 def test_a_large_fan_out_arrives_whole(app: Celery) -> None:
     publisher = CeleryPublisher(app)
-    wakes = [StepWake(StepRef(JOB, 0, n), Lane.IO, "leaf") for n in range(2500)]
+    wakes = [StepWake(StepRef(JOB, 0, n), Pool.IO, "leaf") for n in range(2500)]
     assert publisher.publish_soon(wakes).result(60)
     publisher.close()
     ids = {message.headers["id"] for message in take(app, names.queue(WakeQueue("io")), 2500)}
@@ -92,7 +92,7 @@ async def connected(publisher: CeleryPublisher) -> None:
 def test_a_loop_writes_what_the_thread_would_have_written(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Byte for byte, but for the tag of the delivery."""
     links = TaskLinks(f"{JOB}.plan.1", f"{JOB}.plan.1", f"{JOB}.group").at(2)
-    wake = StepWake(StepRef(JOB, 0, 3), Lane.CPU, 'a "tool" of Zoë', 2, Priority.BULK, links, "acme")
+    wake = StepWake(StepRef(JOB, 0, 3), Pool.CPU, 'a "tool" of Zoë', 2, Priority.BULK, links, "acme")
     celery = create_celery(valkey_url)
     monkeypatch.setattr("planq.shared.broker.publisher._SILENT_SECONDS", 600.0)
 

@@ -22,7 +22,7 @@ from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.dead_letters import MOST_LETTERS, DeadLetter, DeadLetters
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
 from planq.shared.settings.settings import Settings
@@ -266,7 +266,7 @@ def test_an_empty_database_lacks_the_schema(doctor: Doctor, empty_database_url: 
     assert found["workers"]["ok"] is None
 
 
-def test_a_database_without_workers_says_which_lanes_to_start(
+def test_a_database_without_workers_says_which_pools_to_start(
     doctor: Doctor, database_url: str, valkey_url: str
 ) -> None:
     found = checks(doctor("--json", DATABASE_URL=database_url, BROKER_URL=valkey_url))
@@ -321,7 +321,7 @@ def test_a_transaction_that_holds_events_back_is_told(doctor: Doctor, database_u
     assert checks(doctor("--json", **env))["event log"]["ok"]
 
 
-def test_each_worker_is_told_with_its_lane_and_a_loop_that_lags_is_a_warning(
+def test_each_worker_is_told_with_its_pool_and_a_loop_that_lags_is_a_warning(
     doctor: Doctor, database_url: str, valkey_url: str
 ) -> None:
     async def beat() -> None:
@@ -329,9 +329,9 @@ def test_each_worker_is_told_with_its_lane_and_a_loop_that_lags_is_a_warning(
         await database.open()
         try:
             worker_registry = WorkerRegistry(database, timedelta(seconds=15))
-            for name, lane, lag_ms, late in [("a", Lane.IO, 1_000, 1), ("b\x1b[31m", Lane.CPU, 1_001, 2)]:
+            for name, pool, lag_ms, late in [("a", Pool.IO, 1_000, 1), ("b\x1b[31m", Pool.CPU, 1_001, 2)]:
                 worker = new_id()
-                await worker_registry.register(worker, name, [lane], [], 300, "0")
+                await worker_registry.register(worker, name, [pool], [], 300, "0")
                 lag = timedelta(milliseconds=lag_ms)
                 assert await worker_registry.heartbeat(worker, lag, in_flight=7, late_outcomes=late)
         finally:
@@ -357,12 +357,12 @@ def test_what_one_worker_lacks_and_another_has_is_told(doctor: Doctor, database_
     async def announce() -> None:
         async with Database(database_url, max_connections=1) as database:
             worker_registry = WorkerRegistry(database, timedelta(seconds=15))
-            for name, lane, provides in [
-                ("rich", Lane.IO, ["payloads", "model openai"]),
-                ("poor", Lane.IO, ["payloads"]),
-                ("other", Lane.CPU, []),
+            for name, pool, provides in [
+                ("rich", Pool.IO, ["payloads", "model openai"]),
+                ("poor", Pool.IO, ["payloads"]),
+                ("other", Pool.CPU, []),
             ]:
-                await worker_registry.register(new_id(), name, [lane], [], 1, "0", provides=provides)
+                await worker_registry.register(new_id(), name, [pool], [], 1, "0", provides=provides)
 
     asyncio.run(announce())
     env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url, "PLANQ_LEASE_SECONDS": "300"}
@@ -371,7 +371,7 @@ def test_what_one_worker_lacks_and_another_has_is_told(doctor: Doctor, database_
 
     assert (found["worker poor"]["ok"], found["worker poor"]["found"]) == (
         True,
-        "lacks what other workers of its lane have: model openai",
+        "lacks what other workers of its pool have: model openai",
     )
     assert "PLANQ_PAYLOADS" in found["worker poor"]["advice"]
     assert {found[f"worker {name}"]["advice"] for name in ("rich", "other")} == {""}

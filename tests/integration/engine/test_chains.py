@@ -13,7 +13,7 @@ import pytest
 
 from planq.shared.agentic.tools.contract import Suspended, ToolContext
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.wakes import StepWake
 from planq.shared.platform.errors import DatabaseUnavailable, ExecutionFailed, OwnershipLost, Transient
 from planq.worker.tools import tool
@@ -202,7 +202,7 @@ def test_a_failure_that_may_pass_is_tried_again(play: Play) -> None:
         job_id = await harness.submit("", plan=chain(*["leaf"] * 4))
         await harness.drain()
         assert await statuses(harness, job_id) == ["succeeded", "succeeded", "ready", "pending"]
-        await harness.run_one(StepWake(StepRef(job_id, 0, 2), Lane.IO, "leaf"))
+        await harness.run_one(StepWake(StepRef(job_id, 0, 2), Pool.IO, "leaf"))
         await harness.drain()
         return await outcome(harness, job_id)
 

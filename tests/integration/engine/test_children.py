@@ -32,7 +32,7 @@ async def double(number: float) -> dict[str, float]:
     return {"result": number * 2}
 
 
-@tool(effect="pure", lane="cpu")
+@tool(effect="pure", pool="cpu")
 def halve(number: float) -> dict[str, float]:
     """Return half of the number."""
     return {"result": number / 2}

@@ -13,10 +13,10 @@ from uuid import UUID
 import pytest
 
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.wakes import RespondWake, StepWake
 from planq.shared.subjects.metrics.store import TallyStore
-from planq.worker.container import LaneRuntime
+from planq.worker.container import WorkerRuntime
 from planq.worker.engine.fence import Lease
 from planq.worker.runtime.reconcile import LoopInFlight, Reconciler
 from planq.worker.tools import tool
@@ -62,7 +62,7 @@ async def planned(harness: Harness) -> UUID:
 
 
 def reconciler(harness: Harness, lease: Lease | None = None) -> Reconciler:
-    runtime = cast(LaneRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
+    runtime = cast(WorkerRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
     here = LoopInFlight(runtime, harness.dispatcher.in_flight)
     return Reconciler(harness.worker_registry, harness.worker_id, here, lease or Lease(LEASE), harness)
 
@@ -132,7 +132,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_second_look(play: P
 
     first, step, published, ref = play(scenario, ScriptedModel(), [held.tool])
     assert (first, step["status"], step["error"]) == ("running", "ready", None), "nothing of it was called"
-    assert published == [StepWake(ref, Lane.IO, "held", 2)]
+    assert published == [StepWake(ref, Pool.IO, "held", 2)]
 
 
 @pytest.mark.parametrize("effect", ["read", "unsafe"])
@@ -152,7 +152,7 @@ def test_a_worker_that_stops_while_it_claims_gives_back_what_nobody_called(play:
 
         harness.store.claim_step = slow  # type: ignore[method-assign]
         ref = StepRef(job_id, 0, 0)
-        running = asyncio.create_task(harness.dispatcher.run(StepWake(ref, Lane.IO, "held")))
+        running = asyncio.create_task(harness.dispatcher.run(StepWake(ref, Pool.IO, "held")))
         await asyncio.wait_for(claimed.wait(), 60)
         running.cancel()
         answer.set()
@@ -162,7 +162,7 @@ def test_a_worker_that_stops_while_it_claims_gives_back_what_nobody_called(play:
 
     step, published, ref, was_called = play(scenario, ScriptedModel(), [held.tool])
     assert (step["status"], step["error"], was_called) == ("ready", None, False)
-    assert published == [StepWake(ref, Lane.IO, "held", 2)]
+    assert published == [StepWake(ref, Pool.IO, "held", 2)]
 
 
 def test_a_job_that_is_cancelled_while_its_step_is_claimed_calls_nothing(play: Play) -> None:
@@ -179,7 +179,7 @@ def test_a_job_that_is_cancelled_while_its_step_is_claimed_calls_nothing(play: P
             return claim
 
         harness.store.claim_step = overtaken  # type: ignore[method-assign]
-        carried = await harness.run_one(StepWake(StepRef(job_id, 0, 0), Lane.IO, "held"))
+        carried = await harness.run_one(StepWake(StepRef(job_id, 0, 0), Pool.IO, "held"))
         return carried.text, held.begun.is_set(), (await step_of(harness, job_id))["status"]
 
     assert play(scenario, ScriptedModel(), [held.tool]) == ("nothing to do", False, "cancelled")
@@ -229,7 +229,7 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
             return answer
 
         monkeypatch.setattr(harness.store, "claim_step", claim_and_freeze)
-        running = asyncio.create_task(harness.dispatcher.run(StepWake(StepRef(job_id, 0, 0), Lane.IO, "held")))
+        running = asyncio.create_task(harness.dispatcher.run(StepWake(StepRef(job_id, 0, 0), Pool.IO, "held")))
         await asyncio.wait_for(claimed.wait(), 60)
         await take_back(harness, job_id)
         await reconciler(harness, lease).compare(asked=now[0])
@@ -317,7 +317,7 @@ def test_a_worker_whose_row_was_removed_tells_the_new_one_only_what_came_after(p
 
     async def scenario(harness: Harness) -> None:
         counted = Counter({("tool_call", "now", "succeeded"): 3})
-        runtime = cast(LaneRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
+        runtime = cast(WorkerRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
         here = LoopInFlight(runtime, harness.dispatcher.in_flight)
         told = Reconciler(
             harness.worker_registry, harness.worker_id, here, Lease(LEASE), harness, counts=lambda: counted

@@ -8,7 +8,7 @@ from typing import Any
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.wakes import StepWake
 from planq.shared.platform.errors import ErrorRecord
 from planq.worker.tools import tool
@@ -85,5 +85,5 @@ def test_a_step_is_tried_again_when_its_pause_is_over_by_a_claim_and_by_the_swee
 
     early, wakes, again = play(scenario, MODEL, TOOLS)
     assert early == (None, [])
-    assert [(type(wake), wake.lane) for wake in wakes] == [(StepWake, Lane.IO)]
+    assert [(type(wake), wake.pool) for wake in wakes] == [(StepWake, Pool.IO)]
     assert again.attempt == 2

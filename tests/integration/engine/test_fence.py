@@ -58,13 +58,13 @@ class BlockingTool:
 
 
 class Stuck:
-    """The same in a thread of the `io` lane, which nobody can stop; `seen` is what `confirm_sync` said at its end."""
+    """The same in a thread of the `io` pool, which nobody can stop; `seen` is what `confirm_sync` said at its end."""
 
     def __init__(self, *, database: bool = False, **options: Any) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
         self.seen: list[str] = []
 
-        @tool(name="held", effect="unsafe", lane="io", **options)
+        @tool(name="held", effect="unsafe", pool="io", **options)
         def stuck(context: ToolContext) -> dict[str, int]:
             """Wait to be let go."""
             self.begun.set()

@@ -14,7 +14,7 @@ import pytest
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.processes import Process
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.sweep import Attempt, LossKind
 from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
@@ -75,7 +75,7 @@ async def tell(harness: Harness, process: Process | None) -> None:
     async with harness.database.connection() as connection:
         await connection.execute("DELETE FROM workers")
     text = process.text if process is not None else None
-    await harness.worker_registry.register(harness.worker_id, "one", [Lane.IO], [], 10, "test", process=text)
+    await harness.worker_registry.register(harness.worker_id, "one", [Pool.IO], [], 10, "test", process=text)
 
 
 def test_what_a_gone_worker_held_is_taken_back_in_the_same_pass(play: Play) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.wakes import StepsWake, StepWake
 from planq.shared.platform.database import Database
 from planq.shared.platform.lacking import PAYLOADS, model_place
@@ -45,9 +45,9 @@ def opened(database_url: str, scenario: Callable[[Database], Any]) -> Any:
     return asyncio.run(run())
 
 
-async def publish(harness: Harness, *provides: str, lane: Lane = Lane.IO) -> None:
+async def publish(harness: Harness, *provides: str, pool: Pool = Pool.IO) -> None:
     """Register a live worker that has what the harness lacks."""
-    await harness.worker_registry.register(new_id(), "holder", [lane], [], 10, "test", provides=provides)
+    await harness.worker_registry.register(new_id(), "holder", [pool], [], 10, "test", provides=provides)
 
 
 async def later(harness: Harness) -> None:
@@ -74,21 +74,21 @@ TOOLS = [make_tool(dump), make_tool(send)]
 PLAN = {"calls": [{"tool_name": "dump"}, {"tool_name": "send", "arguments": {"value": "$0.output.text"}}]}
 
 
-@pytest.mark.parametrize("lane", [None, Lane.CPU, Lane.IO], ids=["no-worker", "other-lane", "same-lane"])
+@pytest.mark.parametrize("pool", [None, Pool.CPU, Pool.IO], ids=["no-worker", "other-pool", "same-pool"])
 def test_a_step_whose_input_is_in_an_object_store_is_handed_to_a_worker_that_reads_it(
-    database_url: str, tmp_path: Path, lane: Lane | None
+    database_url: str, tmp_path: Path, pool: Pool | None
 ) -> None:
     """Even an unsafe one: its call has not begun. Where no live worker could read the input, it fails as before."""
 
     async def scenario(database: Database) -> tuple[Any, Any]:
         objects = open_objects(f"file://{tmp_path}")
         rich = Harness(database, ScriptedModel(), TOOLS, payloads=PayloadStore(database, objects))
-        is_elsewhere = partial(rich.worker_registry.is_provided, PAYLOADS, Lane.IO)
+        is_elsewhere = partial(rich.worker_registry.is_provided, PAYLOADS, Pool.IO)
         poor = Harness(database, ScriptedModel(), TOOLS, payloads=PayloadStore(database, None, is_elsewhere))
         await rich.open()
         await poor.open()
-        if lane is not None:
-            await publish(poor, PAYLOADS, lane=lane)
+        if pool is not None:
+            await publish(poor, PAYLOADS, pool=pool)
         job_id = await rich.submit("", plan=PLAN)
         while not any(isinstance(wake, StepWake) and wake.ref.index == 1 for wake in rich.published):
             wake = rich.published.pop(0)
@@ -101,7 +101,7 @@ def test_a_step_whose_input_is_in_an_object_store_is_handed_to_a_worker_that_rea
 
         await poor.drain()
         _, [_, before] = await poor.requests.job("default", job_id)
-        if lane is not Lane.IO:
+        if pool is not Pool.IO:
             return before, None
         await later(rich)
         _, [_, after] = await rich.requests.job("default", job_id)
@@ -109,7 +109,7 @@ def test_a_step_whose_input_is_in_an_object_store_is_handed_to_a_worker_that_rea
 
     before, after = opened(database_url, scenario)
 
-    if lane is Lane.IO:
+    if pool is Pool.IO:
         assert (before["status"], before["error"]) == ("ready", None)
         assert (after["status"], after["output"]) == ("succeeded", {"sent": SIZE})
     else:
@@ -138,7 +138,7 @@ def test_a_stage_whose_model_needs_a_key_is_handed_to_a_worker_that_has_it(
         registry = rich.worker_registry
 
         async def is_elsewhere(place: str) -> bool:
-            return await registry.is_provided(model_place(place), Lane.IO)
+            return await registry.is_provided(model_place(place), Pool.IO)
 
         gateway = ModelGateway(ModelSettings(default_model=OPENAI_CHAT.model), is_elsewhere=is_elsewhere)
         poor = Harness(database, gateway, TOOLS)
@@ -170,7 +170,7 @@ def test_a_stage_whose_model_needs_a_key_is_handed_to_a_worker_that_has_it(
 def test_an_agent_step_whose_model_needs_a_key_is_handed_back(database_url: str) -> None:
     async def scenario(database: Database) -> Any:
         async def is_elsewhere(place: str) -> bool:
-            return await poor.worker_registry.is_provided(model_place(place), Lane.IO)
+            return await poor.worker_registry.is_provided(model_place(place), Pool.IO)
 
         gateway = ModelGateway(ModelSettings(default_model=OPENAI_CHAT.model), is_elsewhere=is_elsewhere)
         poor = Harness(database, gateway, [], agents=True)

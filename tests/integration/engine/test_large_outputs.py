@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.wakes import StepsWake, StepWake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import StorageUnavailable
@@ -248,7 +248,7 @@ def test_a_death_between_the_payload_and_the_end_of_the_step_leaves_only_what_is
         harness.store.succeed_step = succeed  # type: ignore[method-assign]
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE steps SET status = 'ready', worker_id = NULL, wake_at = now()")
-        harness.published.append(StepWake(StepRef(job_id, 0, 0), Lane.IO, "different", 2))
+        harness.published.append(StepWake(StepRef(job_id, 0, 0), Pool.IO, "different", 2))
         await harness.drain()
         _, (step,) = await harness.requests.job("default", job_id)
         assert (step["status"], step["attempt"], payloads.puts) == ("succeeded", 2, 2)
@@ -293,7 +293,7 @@ def test_a_step_whose_input_cannot_be_read_waits_for_it_and_does_not_call_its_to
         for attempt in (2, 3):
             _, steps = await harness.requests.job("default", job_id)
             assert (steps[1]["status"], steps[1]["error"]["code"], called) == ("ready", "storage_unavailable", [])
-            harness.published.append(StepWake(StepRef(job_id, 0, 1), Lane.IO, "send", attempt))
+            harness.published.append(StepWake(StepRef(job_id, 0, 1), Pool.IO, "send", attempt))
             await harness.drain()
         _, steps = await harness.requests.job("default", job_id)
         assert (steps[1]["status"], steps[1]["attempt"], called) == ("succeeded", 3, [MB])

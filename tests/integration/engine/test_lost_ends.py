@@ -16,7 +16,7 @@ from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import JobStatus, Lane, Respond, Strategy
+from planq.shared.kernel.states import JobStatus, Pool, Respond, Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.errors import ErrorRecord
 from planq.worker.engine import Sweeper
@@ -47,7 +47,7 @@ async def child(harness: Harness, connection: Connection) -> UUID:
     stage = await harness.store.claim_stage(parent, [JobStatus.QUEUED])
     assert stage is not None
     plan = compiled(Plan.model_validate(CALL))
-    (claim,) = (await harness.store.accept_plan(stage, "model", {}, plan, [], take=ClaimRequest(Lane.IO))).taken
+    (claim,) = (await harness.store.accept_plan(stage, "model", {}, plan, [], take=ClaimRequest(Pool.IO))).taken
     assert isinstance(claim, StepClaim)
     assert (await harness.store.delegate_step(claim, Delegated([ChildRequest(None, "", 60.0, plan=CALL)]))).applied
     (made,) = await children_of(harness.database, parent)

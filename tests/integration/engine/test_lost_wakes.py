@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane, Priority, WakeQueue
+from planq.shared.kernel.states import Pool, Priority, WakeQueue
 from planq.shared.kernel.wakes import PlanWake, StepWake
 from tests.integration.engine.test_sweep import CHAIN, TOOLS, accepted
 from tests.support.harness import Harness, ScriptedModel
@@ -85,7 +85,7 @@ def test_what_waits_in_the_queue_of_one_priority_says_nothing_of_the_other(play:
         await published_ago(harness, "steps", 3.0)
         await harness.sweeper.sweep()
         assert harness.published[0] == waiting
-        step = StepWake(StepRef(lost, 0, 0), Lane.IO, "double", 1, Priority.BULK)
+        step = StepWake(StepRef(lost, 0, 0), Pool.IO, "double", 1, Priority.BULK)
         assert harness.published[1:] == [step if table == "steps" else PlanWake(lost, 1, Priority.BULK)]
         # What other parts of a sweep found to publish is told its priority before it is.
         return await harness.worker_registry.with_jobs([waiting, PlanWake(lost), replace(step, attempt=2)])

@@ -14,7 +14,7 @@ import pytest
 
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepWake, Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord
@@ -72,7 +72,7 @@ async def step_lost_again(harness: Harness) -> UUID:
     job_id = await lost_step(harness)
     await change(
         harness,
-        "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane) "
+        "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, pool) "
         "SELECT tenant_id, job_id, round, index, 0, 'io' FROM steps",
     )
     return job_id
@@ -108,7 +108,7 @@ async def stage_lost_again(harness: Harness) -> UUID:
     job_id = await lost_stage(harness)
     await change(
         harness,
-        "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane) "
+        "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, pool) "
         "SELECT tenant_id, id, 0, -1, 0, 'io' FROM jobs",
     )
     return job_id
@@ -169,7 +169,7 @@ class Case:
 
 
 def step_wake(index: int) -> Callable[[UUID], list[Wake]]:
-    return lambda job_id: [StepWake(StepRef(job_id, 0, index), Lane.IO, "double")]
+    return lambda job_id: [StepWake(StepRef(job_id, 0, index), Pool.IO, "double")]
 
 
 CASES = [
@@ -202,7 +202,7 @@ def test_what_five_sweepers_find_is_put_right_once(database_url: str, case: Case
         assert +told == Counter(case.events)
         published = [wake_key(wake) for wake in harness.published]
         assert published == [wake_key(wake) for wake in case.wakes(job_id)]
-        claimed = await asyncio.gather(*(harness.store.claim_suspects(Lane.IO) for _ in range(SWEEPERS)))
+        claimed = await asyncio.gather(*(harness.store.claim_suspects(Pool.IO) for _ in range(SWEEPERS)))
         assert sum(map(len, claimed)) == case.suspects
         assert harness.silent.ended_jobs == ([job_id] if case.ends else [])
         await harness.open()

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import Lane, StepStatus
+from planq.shared.kernel.states import Pool, StepStatus
 from planq.shared.kernel.wakes import StepWake
 from planq.worker.container import Tools, WorkerIdentity, announce
 from planq.worker.tools import tool
@@ -95,7 +95,7 @@ def test_a_step_whose_tool_no_live_worker_has_waits_says_so_and_fails_in_the_end
     assert (waits["status"], waits["attempt"]) == ("ready", 0)
     assert waits["tool_away_since"] is not None
     assert (failed["status"], failed["attempt"], failed["error"]["code"]) == ("failed", 0, "unknown_tool")
-    assert "no live worker of the lane io has had the tool 'new' for 600 s" in failed["error"]["message"]
+    assert "no live worker of the pool io has had the tool 'new' for 600 s" in failed["error"]["message"]
     assert job["status"] == "completed"
 
 
@@ -183,7 +183,7 @@ def test_a_worker_that_starts_logs_which_of_its_tools_others_have_otherwise(
         return {"value": "1"}
 
     async def scenario(harness: Harness) -> None:
-        identity = WorkerIdentity(new_id(), "newcomer", Lane.IO, 1, 1)
+        identity = WorkerIdentity(new_id(), "newcomer", Pool.IO, 1, 1)
         registry = Registry()
         registry.extend([make_tool(changed), make_tool(new_tool)])
         tools = SimpleNamespace(registry=registry, planners=SimpleNamespace(names=()))

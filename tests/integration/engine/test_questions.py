@@ -48,7 +48,7 @@ class Desk:
             self.booked.append({**city, **nights})
             return self.booked[-1]
 
-        @tool(effect="unsafe", lane="io")
+        @tool(effect="unsafe", pool="io")
         def travel(context: ToolContext) -> dict[str, Any]:
             """Travel, unless the person does not want to."""
             try:

@@ -12,7 +12,7 @@ import pytest
 
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.retry import RetryTerms
-from planq.shared.kernel.states import Effect, JobStatus, Lane, Recovery, StepKind
+from planq.shared.kernel.states import Effect, JobStatus, Pool, Recovery, StepKind
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.platform.errors import DatabaseUnavailable
@@ -38,7 +38,7 @@ STEP = PlannedStep(
     index=0,
     kind=StepKind.TOOL,
     tool_name="echo",
-    lane=Lane.IO,
+    pool=Pool.IO,
     effect=Effect.PURE,
     arguments={"text": "a"},
     inputs=(),

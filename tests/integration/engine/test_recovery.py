@@ -12,7 +12,7 @@ import pytest
 
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import JobStatus, Lane, Settlement
+from planq.shared.kernel.states import JobStatus, Pool, Settlement
 from planq.shared.kernel.wakes import StepWake
 from planq.shared.platform.errors import RateLimited, Transient
 from planq.shared.subjects.jobs.again import steps_with_unknown_outcome
@@ -33,7 +33,7 @@ class Bank:
         self.entered = asyncio.Event()
 
     def tools(
-        self, recovery: str, *, hangs: bool = False, timeout_seconds: float = 5.0, lane: str = "io"
+        self, recovery: str, *, hangs: bool = False, timeout_seconds: float = 5.0, pool: str = "io"
     ) -> list[Any]:
         """A tool that pays, with this recovery. Where it `hangs`, its answer to the first call never arrives."""
 
@@ -45,7 +45,7 @@ class Bank:
 
         options: dict[str, Any] = {"find_out": look_up} if recovery == "find_out" else {"recovery": recovery}
 
-        @tool(effect="unsafe", lane=lane, timeout_seconds=timeout_seconds, **options)
+        @tool(effect="unsafe", pool=pool, timeout_seconds=timeout_seconds, **options)
         async def pay(context: ToolContext) -> dict[str, str]:
             """Pay once."""
             self.paid.append(context.idempotency_key)
@@ -134,7 +134,7 @@ def test_an_answer_that_never_arrived_is_looked_up(play: Play) -> None:
 
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
-        await harness.run_one(StepWake(StepRef(job_id, 0, 0), Lane.IO, "pay"))
+        await harness.run_one(StepWake(StepRef(job_id, 0, 0), Pool.IO, "pay"))
         _, steps = await seen(harness, job_id)
         assert (steps[0]["status"], bank.asked) == ("ready", []), "what is on its way gets time to arrive"
         await go_on(harness)
@@ -152,7 +152,7 @@ def test_finding_out_is_tried_like_a_read(play: Play, away: int, status: str) ->
 
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
-        await harness.run_one(StepWake(StepRef(job_id, 0, 0), Lane.IO, "pay"))
+        await harness.run_one(StepWake(StepRef(job_id, 0, 0), Pool.IO, "pay"))
         for _ in range(4):
             await go_on(harness)
         return await seen(harness, job_id)
@@ -229,7 +229,7 @@ def test_a_question_that_nobody_answers_ends_with_a_code_of_its_own(play: Play) 
 
 
 @pytest.mark.parametrize(
-    ("recovery", "lane", "status", "code"),
+    ("recovery", "pool", "status", "code"),
     [
         ("fail", "io", "failed", "timeout"),
         ("ask", "cpu", "waiting", "timeout"),
@@ -237,7 +237,7 @@ def test_a_question_that_nobody_answers_ends_with_a_code_of_its_own(play: Play) 
     ],
 )
 def test_a_living_worker_that_does_not_enforce_a_deadline_is_overruled(
-    play: Play, recovery: str, lane: str, status: str, code: str
+    play: Play, recovery: str, pool: str, status: str, code: str
 ) -> None:
     """Whoever then finds out gives it the time of a lease to kill the process, or to lose its lease."""
 
@@ -245,13 +245,13 @@ def test_a_living_worker_that_does_not_enforce_a_deadline_is_overruled(
         job_id = await executing(harness)
         claim = await overdue(harness, job_id)
         async with harness.database.connection() as connection:
-            await connection.execute(b"UPDATE workers SET has_processes = %s", [lane == "cpu"])
+            await connection.execute(b"UPDATE workers SET has_processes = %s", [pool == "cpu"])
         await harness.sweeper.sweep()
         late = await harness.store.succeed_step(claim, {"receipt": "late"}, None)
         assert not late.applied
         return await seen(harness, job_id)
 
-    _, steps = play(scenario, ScriptedModel(), Bank().tools(recovery, lane=lane))
+    _, steps = play(scenario, ScriptedModel(), Bank().tools(recovery, pool=pool))
     assert (steps[0]["status"], steps[0]["error"]["code"]) == (status, code)
     if recovery == "find_out":
         assert steps[0]["run_at"] - steps[0]["started_at"] >= LEASE
@@ -290,7 +290,7 @@ def test_a_worker_that_stops_in_the_middle_leaves_the_call_as_its_tool_says(
 
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
-        running = asyncio.create_task(harness.dispatcher.run(StepWake(StepRef(job_id, 0, 0), Lane.IO, "pay")))
+        running = asyncio.create_task(harness.dispatcher.run(StepWake(StepRef(job_id, 0, 0), Pool.IO, "pay")))
         await bank.entered.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -338,7 +338,7 @@ def test_the_other_sides_wish_waits_in_the_database_unless_the_plan_ends_first(p
                 [job_id],
             )
             row = await cursor.fetchone()
-        harness.published.append(StepWake(StepRef(job_id, 0, 0), Lane.IO, "busy"))
+        harness.published.append(StepWake(StepRef(job_id, 0, 0), Pool.IO, "busy"))
         await harness.drain()
         assert len(wishes) == 1, "no wake-up is early enough"
         await go_on(harness)
@@ -403,7 +403,7 @@ def test_a_doubt_outlives_being_skipped(play: Play) -> None:
         job_id = await executing(harness, {"calls": calls})
         bank.paid.append(f"{job_id}/1")
         await lose_the_worker(harness, job_id, 1)
-        harness.published = [StepWake(StepRef(job_id, 0, 0), Lane.IO, "look")]
+        harness.published = [StepWake(StepRef(job_id, 0, 0), Pool.IO, "look")]
         await harness.drain()
         _, before = await seen(harness, job_id)
         async with harness.database.connection() as connection:  # nobody can be in the call any more

@@ -10,7 +10,7 @@ import pytest
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.wakes import AnyWake, PlanWake, StepsWake, StepWake
 from planq.worker.tools.builtin.pure import calculate
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -21,8 +21,8 @@ JOB = new_id()
 PLAN = {"calls": [{"tool_name": "calculate", "arguments": {"expression": "6*7"}}]}
 VAIN: dict[str, AnyWake] = {
     "a stage": PlanWake(JOB),
-    "a step": StepWake(StepRef(JOB, 0, 0), Lane.IO, "calculate"),
-    "several steps": StepsWake(JOB, 0, Lane.IO, ((0, "calculate"), (1, "calculate"))),
+    "a step": StepWake(StepRef(JOB, 0, 0), Pool.IO, "calculate"),
+    "several steps": StepsWake(JOB, 0, Pool.IO, ((0, "calculate"), (1, "calculate"))),
 }
 
 

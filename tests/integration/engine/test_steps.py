@@ -12,7 +12,7 @@ import pytest
 
 from planq.shared.agentic.tools.contract import Suspended
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake
 from planq.worker.engine.slots import Party
 from planq.worker.tools import ToolError, tool
@@ -292,7 +292,7 @@ def test_a_stopping_worker_gives_back_what_may_run_again(play: Play, effect: str
     assert steps[0]["status"] == status
     assert (steps[0]["error"] or {}).get("code") == code
     if status == "ready":
-        assert published == [StepWake(StepRef(job_id, 0, 0), Lane.IO, "slow", 2)]
+        assert published == [StepWake(StepRef(job_id, 0, 0), Pool.IO, "slow", 2)]
     else:
         assert published == [RespondWake(job_id, 2)]
 

@@ -14,7 +14,7 @@ from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.wakes import StepWake
 from planq.worker.tools import tool
@@ -52,8 +52,8 @@ class Worker:
         self.harness, self.id = harness, new_id()
         self.store = PostgresJobStore(harness.database, self.id, as_called)
 
-    async def begin(self, lanes: Sequence[Lane] = ()) -> Worker:
-        await self.harness.worker_registry.register(self.id, "w", lanes, [], 1, "test")
+    async def begin(self, pools: Sequence[Pool] = ()) -> Worker:
+        await self.harness.worker_registry.register(self.id, "w", pools, [], 1, "test")
         return self
 
     async def die(self) -> None:
@@ -74,7 +74,7 @@ async def executing(harness: Harness, count: int) -> UUID:
 async def lost(harness: Harness, job_id: UUID, count: int, times: int = 2) -> None:
     """Let workers claim the first `count` steps of a job, one after the other, and die."""
     for _ in range(times):
-        worker = await Worker(harness).begin([Lane.IO])
+        worker = await Worker(harness).begin([Pool.IO])
         claims = await worker.store.claim_steps([StepRef(job_id, 0, number) for number in range(count)])
         assert len(claims) == count
         await worker.die()
@@ -90,8 +90,8 @@ async def run_until_calm(harness: Harness, guilty: Collection[Any]) -> int:
     """Run groups of suspects until there are none; one with a guilty attempt dies. Returns how many have died."""
     died = 0
     while True:
-        worker = await Worker(harness).begin([Lane.IO])
-        claims = await worker.store.claim_suspects(Lane.IO)
+        worker = await Worker(harness).begin([Pool.IO])
+        claims = await worker.store.claim_suspects(Pool.IO)
         if not claims:
             return died
         if any((c.ref if isinstance(c, StepClaim) else c.job_id) in guilty for c in claims):
@@ -110,7 +110,7 @@ def test_only_the_step_that_kills_is_given_up(play: Play) -> None:
         job_id = await executing(harness, INNOCENTS + 1)
         staged = await harness.submit()
         for _ in range(2):
-            worker = await Worker(harness).begin([Lane.IO])
+            worker = await Worker(harness).begin([Pool.IO])
             assert await worker.store.claim_stage(staged, STAGES) is not None
             await worker.store.claim_steps([StepRef(job_id, 0, number) for number in range(INNOCENTS + 1)])
             await worker.die()
@@ -134,7 +134,7 @@ def test_a_stage_that_kills_is_given_up_and_the_steps_beside_it_are_not(play: Pl
         job_id = await executing(harness, 8)
         guilty = await harness.submit()
         for _ in range(2):
-            worker = await Worker(harness).begin([Lane.IO])
+            worker = await Worker(harness).begin([Pool.IO])
             assert await worker.store.claim_stage(guilty, STAGES) is not None
             await worker.store.claim_steps([StepRef(job_id, 0, number) for number in range(8)])
             await worker.die()
@@ -152,10 +152,10 @@ def test_a_first_loss_puts_nothing_in_quarantine(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness, 4)
         await lost(harness, job_id, 3, times=1)
-        none = await harness.store.claim_suspects(Lane.IO)
+        none = await harness.store.claim_suspects(Pool.IO)
         await lost(harness, job_id, 2, times=1)
         free = await harness.store.claim_steps([StepRef(job_id, 0, number) for number in range(4)])
-        suspects = [await harness.store.claim_suspects(Lane.IO) for _ in range(3)]
+        suspects = [await harness.store.claim_suspects(Pool.IO) for _ in range(3)]
         _, steps = await harness.requests.job("default", job_id)
         tries = [claim.tries for group in (free, *suspects) for claim in group if isinstance(claim, StepClaim)]
         return none, free, suspects, {step["worker_losses"] for step in steps}, tries
@@ -175,7 +175,7 @@ def test_what_was_lost_before_and_has_run_since_is_not_suspected(play: Play) -> 
         for claim in await harness.store.claim_steps(refs):
             assert (await harness.store.release_step(claim)).applied
         await lost(harness, job_id, 2, times=1)
-        return await harness.store.claim_suspects(Lane.IO), await harness.store.claim_steps(refs)
+        return await harness.store.claim_suspects(Pool.IO), await harness.store.claim_steps(refs)
 
     suspects, claims = play(scenario, ScriptedModel(), TOOLS)
     assert (list(suspects), len(claims)) == ([], 2)
@@ -187,12 +187,12 @@ def test_a_step_with_a_process_of_its_own_is_never_in_quarantine(play: Play) -> 
         refs = [StepRef(job_id, 0, number) for number in range(2)]
         for _ in range(2):
             worker = Worker(harness)
-            await harness.worker_registry.register(worker.id, "w", [Lane.IO], [], 2, "test", has_processes=True)
+            await harness.worker_registry.register(worker.id, "w", [Pool.IO], [], 2, "test", has_processes=True)
             assert len(await worker.store.claim_steps(refs)) == 2
             async with harness.database.connection() as connection:
                 await connection.execute("UPDATE workers SET heartbeat_at = 'epoch' WHERE id = %s", [worker.id])
             await harness.sweeper.sweep()
-        return await harness.store.claim_suspects(Lane.IO), await harness.store.claim_steps(refs)
+        return await harness.store.claim_suspects(Pool.IO), await harness.store.claim_steps(refs)
 
     suspects, claims = play(scenario, ScriptedModel(), TOOLS)
     assert list(suspects) == []
@@ -203,19 +203,19 @@ def test_half_of_the_workers_are_in_quarantine_at_most_and_no_more_than_groups_w
     async def scenario(harness: Harness) -> Any:
         registry = harness.worker_registry
         await registry.forget(harness.worker_id)
-        workers = [await Worker(harness).begin([Lane.IO]) for _ in range(4)]
-        at_rest = await registry.enter_quarantine(workers[0].id, Lane.IO)
+        workers = [await Worker(harness).begin([Pool.IO]) for _ in range(4)]
+        at_rest = await registry.enter_quarantine(workers[0].id, Pool.IO)
         await lost(harness, await executing(harness, 8), 8)
-        all_ = [await registry.enter_quarantine(worker.id, Lane.IO) for worker in workers]
-        again = await registry.enter_quarantine(workers[0].id, Lane.IO)
+        all_ = [await registry.enter_quarantine(worker.id, Pool.IO) for worker in workers]
+        again = await registry.enter_quarantine(workers[0].id, Pool.IO)
         await registry.leave_quarantine(workers[0].id)
-        other = await registry.enter_quarantine(workers[3].id, Lane.IO)
+        other = await registry.enter_quarantine(workers[3].id, Pool.IO)
         await registry.forget(workers[3].id)
-        dead = await registry.enter_quarantine(workers[2].id, Lane.IO)
+        dead = await registry.enter_quarantine(workers[2].id, Pool.IO)
         await registry.forget(workers[1].id)
         await registry.forget(workers[2].id)
         await run_until_calm(harness, ())
-        return at_rest, all_, again, other, dead, await registry.enter_quarantine(workers[0].id, Lane.IO)
+        return at_rest, all_, again, other, dead, await registry.enter_quarantine(workers[0].id, Pool.IO)
 
     at_rest, all_, again, other, dead, done = play(scenario, ScriptedModel(), TOOLS)
     assert (at_rest, done) == (False, False)
@@ -223,10 +223,10 @@ def test_half_of_the_workers_are_in_quarantine_at_most_and_no_more_than_groups_w
     assert (again, other, dead) == (True, True, False), "of three one, of two one"
 
 
-def test_a_worker_of_another_lane_carries_out_no_suspects(play: Play) -> None:
+def test_a_worker_of_another_pool_carries_out_no_suspects(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         await lost(harness, await executing(harness, 1), 1)
-        other, gpu = Worker(harness), Lane("gpu")
+        other, gpu = Worker(harness), Pool("gpu")
         await harness.worker_registry.register(other.id, "w", [gpu], [], 1, "test")
         return await harness.worker_registry.enter_quarantine(other.id, gpu), await other.store.claim_suspects(gpu)
 
@@ -236,7 +236,7 @@ def test_a_worker_of_another_lane_carries_out_no_suspects(play: Play) -> None:
 def test_a_worker_that_is_alone_enters_quarantine(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         await lost(harness, await executing(harness, 1), 1)
-        return await harness.worker_registry.enter_quarantine(harness.worker_id, Lane.IO)
+        return await harness.worker_registry.enter_quarantine(harness.worker_id, Pool.IO)
 
     assert play(scenario, ScriptedModel(), TOOLS)
 
@@ -253,8 +253,8 @@ def test_suspects_are_claimed_by_no_other_worker_until_they_have_waited_for_half
         await harness.sweeper.sweep()
         woken = list(harness.published)
         claimed = await harness.store.claim_step(StepRef(job_id, 0, 0))
-        late = [c.ref.index for c in await harness.store.claim_suspects(Lane.IO) if isinstance(c, StepClaim)]
-        late += [c.ref.index for c in await harness.store.claim_suspects(Lane.IO) if isinstance(c, StepClaim)]
+        late = [c.ref.index for c in await harness.store.claim_suspects(Pool.IO) if isinstance(c, StepClaim)]
+        late += [c.ref.index for c in await harness.store.claim_suspects(Pool.IO) if isinstance(c, StepClaim)]
         return early, waits, woken, claimed, late
 
     early, waits, woken, claimed, late = play(scenario, ScriptedModel(), TOOLS)
@@ -268,8 +268,8 @@ def test_suspects_are_claimed_by_no_other_worker_until_they_have_waited_for_half
 def test_a_group_is_claimed_once(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         await lost(harness, await executing(harness, 8), 8)
-        claimed = await asyncio.gather(*(harness.store.claim_suspects(Lane.IO) for _ in range(9)))
-        claimed += [await harness.store.claim_suspects(Lane.IO) for _ in range(5)]
+        claimed = await asyncio.gather(*(harness.store.claim_suspects(Pool.IO) for _ in range(9)))
+        claimed += [await harness.store.claim_suspects(Pool.IO) for _ in range(5)]
         return [claim.ref.index for claims in claimed for claim in claims if isinstance(claim, StepClaim)], claimed
 
     claims, claimed = play(scenario, ScriptedModel(), TOOLS)
@@ -296,7 +296,7 @@ def test_suspects_of_a_job_that_goes_on_otherwise_are_left_alone(play: Play, wha
         job_id = await executing(harness, 2)
         await lost(harness, job_id, 2)
         await getattr(harness.requests, what)("default", job_id)
-        claims = [await harness.store.claim_suspects(Lane.IO) for _ in range(3)]
+        claims = [await harness.store.claim_suspects(Pool.IO) for _ in range(3)]
         if what == "pause":
             asked = await harness.requests.resume("default", job_id, after=None)
             await harness.publish(asked.wakes)
@@ -337,7 +337,7 @@ def test_a_suspect_runs_once_all_else_has_ended_and_other_work_waits_for_its_end
             claim = await harness.store.claim_stage(job_id, STAGES)
             assert claim is not None
             await harness.carry_out(claim)
-            wakes[name] = StepWake(StepRef(job_id, 0, 0), Lane.IO, "park")
+            wakes[name] = StepWake(StepRef(job_id, 0, 0), Pool.IO, "park")
         await lost(harness, wakes["b"].ref.job_id, 1)
 
         tasks = [asyncio.create_task(harness.dispatcher.run(wakes["a"]))]

@@ -13,7 +13,7 @@ import pytest
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.states import JobStatus, Lane, StepStatus
+from planq.shared.kernel.states import JobStatus, Pool, StepStatus
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.sweep import Attempt, ExpiredPlan
 from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepWake
@@ -32,7 +32,7 @@ async def double(number: float) -> dict[str, float]:
     return {"result": number * 2}
 
 
-@tool(effect="pure", lane="cpu")
+@tool(effect="pure", pool="cpu")
 async def crunch(number: float) -> dict[str, float]:
     """Return the number; only `cpu` workers take it."""
     return {"result": number}
@@ -61,7 +61,7 @@ async def accepted(harness: Harness, **fields: Any) -> UUID:
 def test_the_answer_tells_of_a_step_that_no_worker_took_in_time(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit()
-        await harness.drain_lane(Lane.IO)
+        await harness.drain_pool(Pool.IO)
         assert await harness.requests.status("default", job_id) == JobStatus.EXECUTING
         await set_back(harness, job_id, "deadline")
         await harness.sweeper.sweep()
@@ -193,7 +193,7 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
     refused, delivered = batches[:12], [wake for batch in batches[12:] for wake in batch]
     assert all(refused), "each sweep tries again, with some of them at least"
     assert {wake.job_id for wake in delivered if isinstance(wake, PlanWake)} == set(queued)
-    assert StepWake(StepRef(executing, 0, 0), Lane.IO, "double", 1) in delivered
+    assert StepWake(StepRef(executing, 0, 0), Pool.IO, "double", 1) in delivered
     assert len(delivered) == 4, "once each"
 
 
@@ -291,13 +291,13 @@ def test_a_worker_that_winds_down_leaves_the_next_step_to_others(play: Play) -> 
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
         harness.dispatcher.wind_down()
-        carried = await harness.run_one(StepWake(StepRef(job_id, 0, 0), Lane.IO, "double"))
+        carried = await harness.run_one(StepWake(StepRef(job_id, 0, 0), Pool.IO, "double"))
         _, steps = await harness.requests.job("default", job_id)
         return carried.text, [step["status"] for step in steps], harness.published, job_id
 
     text, statuses, published, job_id = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
     assert (text, statuses) == ("succeeded", ["succeeded", "ready"])
-    assert published == [StepWake(StepRef(job_id, 0, 1), Lane.IO, "double")]
+    assert published == [StepWake(StepRef(job_id, 0, 1), Pool.IO, "double")]
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_a_step_that_kills_its_workers_is_quarantined_with_its_history(play: Pla
             await harness.open()
             again = await harness.store.claim_step(StepRef(job_id, 0, 0))
             assert (again is None) == (losses > 1), "then not beside anything else"
-            await harness.store.claim_suspects(Lane.IO)
+            await harness.store.claim_suspects(Pool.IO)
         async with harness.database.connection() as connection:
             cursor = await connection.execute(
                 "SELECT kind, data->'error'->'details'->>'losses' AS losses FROM events "

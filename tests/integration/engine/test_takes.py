@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.sweep import Attempt
 from planq.shared.kernel.wakes import PlanWake, RespondWake, StepsWake, StepWake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import DatabaseUnavailable
-from planq.worker.container import LaneRuntime
+from planq.worker.container import WorkerRuntime
 from planq.worker.engine.fence import Lease
 from planq.worker.engine.slots import Party
 from planq.worker.runtime.reconcile import LoopInFlight, Reconciler
@@ -63,7 +63,7 @@ def wide(count: int) -> dict[str, Any]:
 
 
 def reconciler(harness: Harness) -> Reconciler:
-    runtime = cast(LaneRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
+    runtime = cast(WorkerRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
     here = LoopInFlight(runtime, harness.dispatcher.in_flight)
     return Reconciler(harness.worker_registry, harness.worker_id, here, Lease(LEASE), harness)
 
@@ -219,7 +219,7 @@ def test_what_a_lost_answer_took_over_is_handed_back_at_the_second_look(
         await compare.beat(timedelta(0))
         assert harness.published == []
         await compare.beat(timedelta(0))
-        assert harness.published == [StepWake(StepRef(job_id, 0, 0), Lane.IO, "leaf", 2)]
+        assert harness.published == [StepWake(StepRef(job_id, 0, 0), Pool.IO, "leaf", 2)]
         await harness.drain()
         return await harness.requests.job("default", job_id)
 
@@ -247,7 +247,7 @@ def test_what_was_taken_over_by_a_worker_that_stops_is_given_back_at_once(play: 
 
     found, published, job_id = play(scenario, ScriptedModel(), TOOLS)
     assert found == ["ready"] * 3 + ["pending"]
-    assert published == [StepWake(StepRef(job_id, 0, n), Lane.IO, "leaf", 2) for n in range(3)]
+    assert published == [StepWake(StepRef(job_id, 0, n), Pool.IO, "leaf", 2) for n in range(3)]
 
 
 def test_a_stage_that_was_taken_over_by_a_worker_that_stops_is_given_back_at_once(play: Play) -> None:

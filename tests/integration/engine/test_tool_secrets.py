@@ -32,7 +32,7 @@ async def ask_erp(context: ToolContext, how: str = "well") -> dict[str, Any]:
     return {"echo": [f"Bearer {key}", {key: 1}], "length": len(key)}
 
 
-@tool(name="ask_in_thread", effect="unsafe", lane="io")
+@tool(name="ask_in_thread", effect="unsafe", pool="io")
 def ask_in_thread(context: ToolContext) -> dict[str, Any]:
     """Use the key in a thread."""
     return {"echo": context.secret_sync("erp_api_key")}

@@ -121,12 +121,12 @@ def test_a_cancel_converges_before_the_first_wake_up_and_when_repeated(make_scen
 
 
 def test_a_thread_cannot_be_stopped_but_its_step_ends_at_once(make_scene: MakeScene) -> None:
-    """A synchronous tool of the `io` lane runs in a thread: it is abandoned, its slot is free."""
+    """A synchronous tool of the `io` pool runs in a thread: it is abandoned, its slot is free."""
     scene = make_scene()
     job = scene.submit(("test_block", {"path": str(scene.path), "seconds": 3600}))
     scene.pids()
 
     assert scene.cancel(job) == 200
-    flights = "SELECT sum(in_flight)::int AS n FROM workers WHERE lanes = '{io}'"
+    flights = "SELECT sum(in_flight)::int AS n FROM workers WHERE pools = '{io}'"
     eventually(lambda: scene.sql(flights)[0]["n"] == 0, 300, what="the worker has let go before the thread ended")
     assert scene.ended(job)["status"] == "cancelled"

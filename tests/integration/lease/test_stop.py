@@ -60,10 +60,10 @@ def test_a_stopping_cpu_worker_does_not_repeat_an_unsafe_step(make_scene: MakeSc
     assert len(scene.pids()) == 1
 
 
-@pytest.mark.parametrize("lane", ["io", "cpu"])
-def test_a_worker_that_stood_still_cuts_off_what_others_took(make_scene: MakeScene, lane: str) -> None:
-    scene = make_scene(**{lane: 2})
-    tool, arguments = ("test_hold", {"seconds": 4}) if lane == "io" else ("test_crunch", {"seconds": 4})
+@pytest.mark.parametrize("pool", ["io", "cpu"])
+def test_a_worker_that_stood_still_cuts_off_what_others_took(make_scene: MakeScene, pool: str) -> None:
+    scene = make_scene(**{pool: 2})
+    tool, arguments = ("test_hold", {"seconds": 4}) if pool == "io" else ("test_crunch", {"seconds": 4})
     job = scene.submit((tool, arguments))
     frozen = holder(scene, job)
     process = scene.stack.processes[frozen]

@@ -26,9 +26,9 @@ def start(site: Site, **skews: int) -> None:
     """Start an API whose clock is right, and workers (`io_1=HOUR`) whose clocks are not."""
     site.stack.run("api", "-m", "planq.api")
     for name, seconds in skews.items():
-        lane = name.partition("_")[0]
+        pool = name.partition("_")[0]
         site.stack.run(
-            name, *SKEWED, str(seconds), "planq.worker", lane, "--concurrency", "20" if lane == "io" else "2"
+            name, *SKEWED, str(seconds), "planq.worker", pool, "--concurrency", "20" if pool == "io" else "2"
         )
     site.stack.wait_ready()
 

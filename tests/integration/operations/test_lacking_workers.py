@@ -10,7 +10,7 @@ import httpx
 import psycopg
 
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
 from planq.shared.platform.lacking import model_place
@@ -33,7 +33,7 @@ def test_a_worker_without_a_models_key_leaves_its_jobs_to_one_that_has_it(
     async def register_holder() -> None:
         async with Database(database_url, max_connections=1) as database:
             registry = WorkerRegistry(database, timedelta(seconds=600))
-            await registry.register(new_id(), "holder", [Lane.IO], [], 1, "test", provides=[model_place("openai")])
+            await registry.register(new_id(), "holder", [Pool.IO], [], 1, "test", provides=[model_place("openai")])
 
     asyncio.run(register_holder())
     stack = make_stack(database_url, valkey_url, env={"PLANQ_LEASE_SECONDS": "600"})

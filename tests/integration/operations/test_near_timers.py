@@ -24,8 +24,8 @@ from tests.support.waiting import eventually
 def site(make_site: Callable[..., Site]) -> Site:
     site = make_site(PLANQ_SWEEP_SECONDS="86400")
     site.stack.run("api", "-m", "planq.api")
-    for lane in ("io", "cpu"):
-        site.stack.run_worker(lane, 1, concurrency=4)
+    for pool in ("io", "cpu"):
+        site.stack.run_worker(pool, 1, concurrency=4)
     site.stack.wait_ready()
     return site
 

@@ -23,8 +23,8 @@ from planq.shared.kernel.states import (
     AfterSteps,
     JobStatus,
     JoinPolicy,
-    Lane,
     OnFailure,
+    Pool,
     Settlement,
     StepStatus,
     Strategy,
@@ -120,7 +120,7 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
 
 
 FOLLOWS = st.builds(FollowUp, st.sampled_from(AfterSteps), st.sampled_from(OnFailure))
-TAKES = st.none() | st.builds(ClaimRequest, st.just(Lane.IO), st.integers(0, 3), st.booleans())
+TAKES = st.none() | st.builds(ClaimRequest, st.just(Pool.IO), st.integers(0, 3), st.booleans())
 FENCED = (StepSucceeded, StepFailed, StepLost, StepSuspended, StepDelegated, StepReleased, StepAsked)
 
 

@@ -11,13 +11,13 @@ import pytest
 from planq.shared.agentic.plan.document import Plan
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.platform.errors import NotFound
 from planq.shared.platform.values.encoding import JsonText, encode
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.support.plans import compiled
 
-IO = ClaimRequest(Lane.IO)
+IO = ClaimRequest(Pool.IO)
 REPORT = ArtifactRecord("report", "writing", "text", {"user_id": "ada", "x": "\x00"})
 
 

@@ -14,7 +14,7 @@ from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, PayloadRecord, TransitionResult
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.platform.database import Database
@@ -22,7 +22,7 @@ from planq.shared.platform.errors import DatabaseUnavailable
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.integration.store.test_takes import FAN, accepted, indices, planning, steps_of
 
-IO = ClaimRequest(Lane.IO)
+IO = ClaimRequest(Pool.IO)
 DONE = {"value": "v"}
 CALL = ModelCall(Purpose.RESPOND, "offline", 5, input_tokens=10, output_tokens=5)
 STEPS = steps_of(FAN)
@@ -32,7 +32,7 @@ async def claims_of(rows: Rows, jobs: int, calls: Sequence[dict[str, Any]] = FAN
     """Submit jobs and claim all of their steps."""
     claims: list[StepClaim] = []
     for _ in range(jobs):
-        _, moved = await accepted(rows, calls, ClaimRequest(Lane.IO, len(calls)))
+        _, moved = await accepted(rows, calls, ClaimRequest(Pool.IO, len(calls)))
         claims += [claim for claim in moved.taken if isinstance(claim, StepClaim)]
     return claims
 
@@ -186,7 +186,7 @@ def test_batches_of_many_processes_over_the_same_jobs_never_wait_in_a_circle(dat
 
 
 async def _accept(store: PostgresJobStore, stage: StageClaim) -> TransitionResult:
-    return await store.accept_plan(stage, "model", {}, STEPS, [], take=ClaimRequest(Lane.IO, 4))
+    return await store.accept_plan(stage, "model", {}, STEPS, [], take=ClaimRequest(Pool.IO, 4))
 
 
 async def _each(stores: Sequence[PostgresJobStore], random: Random, things: Sequence[Any], do: Any) -> list[Any]:

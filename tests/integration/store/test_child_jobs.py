@@ -23,7 +23,7 @@ from planq.shared.kernel.states import (
     Effect,
     JobStatus,
     JoinPolicy,
-    Lane,
+    Pool,
     Priority,
     StepKind,
     StepStatus,
@@ -62,7 +62,7 @@ class Family:
         await self.requests.submit(submission)
         stage = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert stage is not None
-        moved = await self.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Lane.IO))
+        moved = await self.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Pool.IO))
         claim = moved.taken[0]
         assert isinstance(claim, StepClaim)
         return claim
@@ -125,7 +125,7 @@ def test_a_timer_gives_a_child_no_more_time_than_its_caller_allows(play: Any, is
             (job_id,) = await family.delegate(claim, child())
             stage = await family.store.claim_stage(job_id, [JobStatus.QUEUED])
             assert stage is not None
-            moved = await family.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Lane.IO))
+            moved = await family.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Pool.IO))
             claim = next(taken for taken in moved.taken if isinstance(taken, StepClaim))
         query = "SELECT expires_at FROM jobs WHERE id = %s"
         before = (await family.run(query, claim.ref.job_id))[0]["expires_at"]
@@ -213,7 +213,7 @@ def test_a_child_born_while_its_parent_is_cancelled_does_not_outlive_it(play: An
             (inner,) = await family.delegate(outer, child())
             stage = await family.store.claim_stage(inner, [JobStatus.QUEUED])
             assert stage is not None
-            moved = await family.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Lane.IO))
+            moved = await family.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Pool.IO))
             claim = moved.taken[0]
             assert isinstance(claim, StepClaim)
             await asyncio.gather(
@@ -270,7 +270,7 @@ def test_a_child_pins_the_newest_agent_in_use_and_its_skills(play: Any) -> None:
 
 
 CHAINED = PlannedStep(
-    0, StepKind.TOOL, "keep", Lane.IO, Effect.IDEMPOTENT, {"a": "\x00"}, (), (), (), 60.0, RetryTerms()
+    0, StepKind.TOOL, "keep", Pool.IO, Effect.IDEMPOTENT, {"a": "\x00"}, (), (), (), 60.0, RetryTerms()
 )
 
 
@@ -279,12 +279,12 @@ def test_a_chained_tool_runs_in_a_round_of_its_own(play: Any) -> None:
         (born,) = await family.delegate(await family.parent(), child())
         stage = await family.store.claim_stage(born, [JobStatus.QUEUED])
         assert stage is not None
-        moved = await family.store.chain_tool(stage, {"a": "\x00"}, "text", CHAINED, [], take=ClaimRequest(Lane.IO))
+        moved = await family.store.chain_tool(stage, {"a": "\x00"}, "text", CHAINED, [], take=ClaimRequest(Pool.IO))
         assert not (await family.store.chain_tool(stage, {}, None, CHAINED, [])).applied
         claim = moved.taken[0]
         assert isinstance(claim, StepClaim)
         assert (claim.ref, claim.arguments, claim.tool_name) == (StepRef(born, 1, 0), {"a": "\x00"}, "keep")
-        after = await family.store.succeed_step(claim, {"kept": 1}, None, take=ClaimRequest(Lane.IO))
+        after = await family.store.succeed_step(claim, {"kept": 1}, None, take=ClaimRequest(Pool.IO))
         respond = after.taken[0]
         assert isinstance(respond, StageClaim)
         assert (respond.plan_source, respond.output, respond.answer) == ("chained", {"a": "\x00"}, "text")
@@ -313,17 +313,17 @@ def test_a_failed_chained_tool_is_tried_again_from_the_same_output(play: Any) ->
         await family.requests.submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
         stage = await family.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert stage is not None
-        moved = await family.store.chain_tool(stage, {"a": 1}, "text", CHAINED, [], take=ClaimRequest(Lane.IO))
+        moved = await family.store.chain_tool(stage, {"a": 1}, "text", CHAINED, [], take=ClaimRequest(Pool.IO))
         claim = moved.taken[0]
         assert isinstance(claim, StepClaim)
-        after = await family.store.fail_step(claim, ErrorRecord("tool_error", "no"), None, take=ClaimRequest(Lane.IO))
+        after = await family.store.fail_step(claim, ErrorRecord("tool_error", "no"), None, take=ClaimRequest(Pool.IO))
         respond = after.taken[0]
         assert isinstance(respond, StageClaim)
         assert await family.store.end_job(respond, JobStatus.COMPLETED, "text", None, [], chained={"error": "no"})
         assert (await family.requests.resume("default", job_id, after=0)).applied
         again = await family.store.claim_step(StepRef(job_id, 1, 0))
         assert again is not None
-        done = await family.store.succeed_step(again, {}, None, take=ClaimRequest(Lane.IO))
+        done = await family.store.succeed_step(again, {}, None, take=ClaimRequest(Pool.IO))
         assert done.status is StepStatus.SUCCEEDED
         second = done.taken[0]
         assert isinstance(second, StageClaim)
@@ -377,7 +377,7 @@ def test_a_gathered_step_goes_on_after_an_earlier_failure(play: Any) -> None:
         await family.requests.submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
         stage = await family.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert stage is not None
-        moved = await family.store.accept_plan(stage, "model", {}, compiled(plan), [], take=ClaimRequest(Lane.IO, 2))
+        moved = await family.store.accept_plan(stage, "model", {}, compiled(plan), [], take=ClaimRequest(Pool.IO, 2))
         first, second = moved.taken
         assert isinstance(first, StepClaim)
         assert isinstance(second, StepClaim)

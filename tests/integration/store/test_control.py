@@ -15,7 +15,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ONE_ROUND, FollowUp
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, OnFailure, Settlement, StepStatus, Strategy
+from planq.shared.kernel.states import AfterSteps, JobStatus, OnFailure, Pool, Settlement, StepStatus, Strategy
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
@@ -172,7 +172,7 @@ def test_a_job_that_records_failures_goes_on_with_what_was_cut_off_and_keeps_its
 
         assert (asked.status, asked.wakes) == (
             JobStatus.EXECUTING,
-            [StepWake(StepRef(job, 0, 2), Lane.IO, "sim_unsafe")],
+            [StepWake(StepRef(job, 0, 2), Pool.IO, "sim_unsafe")],
         )
         row, steps = await rows.job(job)
         assert [step["status"] for step in steps] == ["failed", "succeeded", "ready", "pending"]
@@ -242,7 +242,7 @@ def test_whether_a_call_took_effect_is_found_out_once_it_can_act_no_more(play: A
         job = await rows.executing("unsafe")
         claim = await rows.claim(job, 0)
         if worker != "is unknown":
-            await rows.worker_registry.register(rows.worker, "w", [Lane.IO], [], 1, "test")
+            await rows.worker_registry.register(rows.worker, "w", [Pool.IO], [], 1, "test")
         if worker == "has gone":
             await rows.run("UPDATE workers SET heartbeat_at = 'epoch'")
         await rows.run("UPDATE steps SET timeout_seconds = 600, recovery = 'find_out'")

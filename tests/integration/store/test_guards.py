@@ -13,7 +13,7 @@ from planq.shared.kernel.children import ChildRequest, Delegated
 from planq.shared.kernel.claims import OfferedTool
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import FailStep
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.platform.database import as_json
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.batches.store import BatchStore, NewBatch
@@ -87,7 +87,7 @@ def test_a_suspect_whose_step_has_moved_on_brings_no_retry_forward(play: Any) ->
     async def scenario(rows: Rows) -> None:
         job_id, _ = await moved_on(rows, "read")
         await rows.run(
-            "INSERT INTO suspects (job_id, round, index, tenant_id, attempt, lane, group_id, company, due_at) "
+            "INSERT INTO suspects (job_id, round, index, tenant_id, attempt, pool, group_id, company, due_at) "
             "VALUES (%s, 0, 0, 'default', 1, 'io', %s, 2, now())",
             *(job_id, new_id()),
         )
@@ -96,7 +96,7 @@ def test_a_suspect_whose_step_has_moved_on_brings_no_retry_forward(play: Any) ->
             "UPDATE steps SET status = 'ready', worker_id = NULL, deadline = NULL, "
             f"run_at = {later}, wake_at = {later}"
         )
-        assert await rows.store.claim_suspects(Lane.IO) == []
+        assert await rows.store.claim_suspects(Pool.IO) == []
         (left,) = await rows.run("SELECT run_at > now() + interval '30 minutes' AS waits FROM steps")
         assert left["waits"]
 
@@ -110,12 +110,12 @@ def test_a_suspect_whose_stage_has_moved_on_brings_no_retry_forward(play: Any) -
             assert await rows.store.claim_stage(job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
             await rows.run("UPDATE jobs SET stage_worker = NULL, deadline = NULL, wake_at = now()")
         await rows.run(
-            "INSERT INTO suspects (job_id, round, index, tenant_id, attempt, lane, group_id, company, due_at) "
+            "INSERT INTO suspects (job_id, round, index, tenant_id, attempt, pool, group_id, company, due_at) "
             "VALUES (%s, 0, -1, 'default', 1, 'io', %s, 2, now())",
             *(job_id, new_id()),
         )
         await rows.run("UPDATE jobs SET run_at = now() + interval '1 hour'")
-        assert await rows.store.claim_suspects(Lane.IO) == []
+        assert await rows.store.claim_suspects(Pool.IO) == []
         (left,) = await rows.run("SELECT run_at > now() + interval '30 minutes' AS waits FROM jobs")
         assert left["waits"]
 
@@ -157,18 +157,18 @@ def test_what_an_artifact_alone_refers_to_is_not_collected(play: Any) -> None:  
     play(scenario)
 
 
-def test_a_tool_is_retired_only_while_a_worker_of_its_lane_says_so(play: Any) -> None:  # noqa: F811
+def test_a_tool_is_retired_only_while_a_worker_of_its_pool_says_so(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         async def offered() -> list[str]:
             return [row["name"] for row in await rows.run("SELECT name FROM tools ORDER BY name")]
 
-        here, gone = ToolDefinition(name="here"), ToolDefinition(name="gone", lane=Lane.CPU)
+        here, gone = ToolDefinition(name="here"), ToolDefinition(name="gone", pool=Pool.CPU)
         await rows.worker_registry.publish_tools([one.model_dump(mode="json") for one in (gone, here)])
         await rows.run("UPDATE tools SET published_at = now() - interval '1 hour'")
-        await rows.worker_registry.register(new_id(), "io", [Lane.IO], [OfferedTool("here", here.digest)], 1, "1")
+        await rows.worker_registry.register(new_id(), "io", [Pool.IO], [OfferedTool("here", here.digest)], 1, "1")
         await rows.worker_registry.tidy()
-        assert await offered() == ["gone", "here"], "those of the cpu lane are away, and may come back with it"
-        await rows.worker_registry.register(new_id(), "cpu", [Lane.CPU], [], 1, "1")
+        assert await offered() == ["gone", "here"], "those of the cpu pool are away, and may come back with it"
+        await rows.worker_registry.register(new_id(), "cpu", [Pool.CPU], [], 1, "1")
         await rows.worker_registry.tidy()
         assert await offered() == ["here"]
 

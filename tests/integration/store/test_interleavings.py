@@ -21,7 +21,7 @@ from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import StepQuestion
-from planq.shared.kernel.states import JobStatus, Lane, QuestionKind, Strategy
+from planq.shared.kernel.states import JobStatus, Pool, QuestionKind, Strategy
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
@@ -71,7 +71,7 @@ class Side:
         claim = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert claim is not None
         steps = compiled(Plan.model_validate({"calls": list(calls)}))
-        take = ClaimRequest(Lane.IO, taken)
+        take = ClaimRequest(Pool.IO, taken)
         moved = await self.store.accept_plan(claim, "model", {"calls": calls}, steps, [], take=take)
         return job_id, moved.taken
 

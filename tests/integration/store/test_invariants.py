@@ -54,8 +54,8 @@ DAMAGE = {
     "usage_differs": "UPDATE jobs SET cost_usd = 0.5",
     "recorded_twice": "INSERT INTO model_calls (tenant_id, job_id, purpose, model, call_id) "
     "SELECT 'default', id, 'plan', 'm', id FROM jobs, generate_series(1, 2)",
-    "suspected_too_long": "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane, group_id, company, "
-    "delays, due_at) SELECT tenant_id, job_id, round, index, attempt, lane, job_id, 1, false, now() - interval '3 h' "
+    "suspected_too_long": "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, pool, group_id, company, "
+    "delays, due_at) SELECT tenant_id, job_id, round, index, attempt, pool, job_id, 1, false, now() - interval '3 h' "
     "FROM steps WHERE status = 'ready'",
     "succeeded_twice": "INSERT INTO events (tenant_id, job_id, kind, data) SELECT 'default', id, 'step_succeeded', "
     '\'{"round": 0, "index": 0}\' FROM jobs, generate_series(1, 2)',

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.states import Pool, Priority
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 
 A_MOMENT_AGO = "UPDATE {} SET wake_at = wake_at - interval '1.1 seconds'"
 
 
-async def worker(rows: Rows, *lanes: Lane, bulk: int = 75) -> Any:
+async def worker(rows: Rows, *pools: Pool, bulk: int = 75) -> Any:
     worker_id = new_id()
-    await rows.worker_registry.register(worker_id, "w", lanes, [], 100, "1", bulk_capacity=bulk)
+    await rows.worker_registry.register(worker_id, "w", pools, [], 100, "1", bulk_capacity=bulk)
     return worker_id
 
 
@@ -27,8 +27,8 @@ async def window(rows: Rows) -> int:
 def test_the_window_follows_the_workers_that_live_and_keep_up(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         found = [await window(rows)]
-        first, second = await worker(rows, Lane.IO), await worker(rows, Lane.IO, bulk=10)
-        await worker(rows, Lane.CPU)
+        first, second = await worker(rows, Pool.IO), await worker(rows, Pool.IO, bulk=10)
+        await worker(rows, Pool.CPU)
         await worker(rows)
         found.append(await window(rows))
         await rows.run("UPDATE workers SET lag_ms = 500 WHERE id = %s", first)
@@ -44,7 +44,7 @@ def test_a_worker_of_one_priority_makes_room_for_that_one_alone(play: Any) -> No
     async def scenario(rows: Rows) -> None:
         for only, bulk in ((Priority.INTERACTIVE, 0), (Priority.BULK, 100)):
             await rows.worker_registry.register(
-                new_id(), str(only), [Lane.IO], [], 100, "1", bulk_capacity=bulk, only=only
+                new_id(), str(only), [Pool.IO], [], 100, "1", bulk_capacity=bulk, only=only
             )
         found = [
             row["planq_window"]
@@ -64,7 +64,7 @@ def test_interactive_work_that_waits_halves_the_window(
     priority: Priority,
 ) -> None:
     async def scenario(rows: Rows) -> None:
-        await worker(rows, Lane.IO)
+        await worker(rows, Pool.IO)
         if kind == "a stage":
             job = await rows.submit(priority=priority)
         else:

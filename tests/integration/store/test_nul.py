@@ -10,7 +10,7 @@ from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest, FollowUp
 from planq.shared.kernel.retry import StageTries
-from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, OnFailure
+from planq.shared.kernel.states import AfterSteps, JobStatus, OnFailure, Pool
 from planq.shared.platform.errors import ErrorRecord
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
@@ -25,7 +25,7 @@ async def taken(rows: Rows, follow: FollowUp, *calls: dict[str, Any]) -> tuple[A
     assert claim is not None
     steps = compiled(Plan.model_validate({"calls": list(calls)}))
     moved = await rows.store.accept_plan(
-        claim, "model", {"calls": list(calls)}, steps, [], follow=follow, take=ClaimRequest(Lane.IO, 1)
+        claim, "model", {"calls": list(calls)}, steps, [], follow=follow, take=ClaimRequest(Pool.IO, 1)
     )
     (first,) = moved.taken
     assert isinstance(first, StepClaim)
@@ -36,7 +36,7 @@ def test_what_follows_a_failure_is_taken_over_with_a_nul_in_its_arguments(play: 
     async def scenario(rows: Rows) -> None:
         follower = {"tool_name": "sim_read", "arguments": {"input": NUL}, "depends_on": [0]}
         _, first = await taken(rows, RECORDED, {"tool_name": "sim_read", "arguments": {}}, follower)
-        moved = await rows.store.fail_step(first, BOOM, None, take=ClaimRequest(Lane.IO))
+        moved = await rows.store.fail_step(first, BOOM, None, take=ClaimRequest(Pool.IO))
         assert moved.applied
         (second,) = moved.taken
         assert isinstance(second, StepClaim)

@@ -15,7 +15,7 @@ from planq.shared.kernel.claims import OfferedTool
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from tests.integration.store.test_control import BOOM, Rows, play
 from tests.support.clock import move_clock
@@ -29,10 +29,10 @@ MINE = OfferedTool(ME, TOOLS[ME].digest)
 ELSE = OfferedTool("else", "0" * 16)
 
 
-async def worker(rows: Rows, *tools: OfferedTool, lane: Lane = Lane.IO) -> tuple[UUID, PostgresJobStore]:
+async def worker(rows: Rows, *tools: OfferedTool, pool: Pool = Pool.IO) -> tuple[UUID, PostgresJobStore]:
     """Register a worker with these tools; returns its id and its store."""
     id = new_id()
-    await rows.worker_registry.register(id, f"w-{id}", [lane], tools, 10, "1")
+    await rows.worker_registry.register(id, f"w-{id}", [pool], tools, 10, "1")
     # A test may have moved the clock.
     assert await rows.worker_registry.heartbeat(id, timedelta(0))
     return id, PostgresJobStore(rows.database, id, as_called)
@@ -96,7 +96,7 @@ def test_what_follows_is_not_taken_over_by_a_worker_that_cannot_run_it(play: Any
     async def scenario(rows: Rows) -> None:
         _, store = await worker(rows, MINE)
         _, other = await worker(rows, OfferedTool("sim_pure", TOOLS["sim_pure"].digest))
-        take = ClaimRequest(Lane.IO, 4)
+        take = ClaimRequest(Pool.IO, 4)
         _, moved = await executing(rows, "sim_pure", take=take, store=store)
         assert (moved.taken, [step.index for step in moved.ready]) == ((), [0]), "nor with the plan"
         ref, moved = await executing(rows, ME, "sim_pure", ME, take=take, store=store)
@@ -124,7 +124,7 @@ def test_a_step_without_a_worker_is_put_aside_and_goes_on_when_one_comes(play: A
         kinds = await rows.run("SELECT kind FROM events WHERE job_id = %s AND kind = 'step_awaits_tool'", ref.job_id)
         assert len(kinds) == 1, "it is told once"
         (told,) = await rows.worker_registry.awaited_tools()
-        assert (told["name"], told["lane"], told["n"]) == (ME, "io", 1)
+        assert (told["name"], told["pool"], told["n"]) == (ME, "io", 1)
         await move_clock(rows.database, timedelta(minutes=5))
         assert await rows.worker_registry.take_due_wakes(10) == []
         assert await rows.worker_registry.wake_offered(10) == 0
@@ -140,9 +140,9 @@ def test_a_step_without_a_worker_is_put_aside_and_goes_on_when_one_comes(play: A
     play(scenario)
 
 
-def test_a_wake_up_that_is_due_again_finds_that_no_worker_of_its_lane_lives(play: Any) -> None:
+def test_a_wake_up_that_is_due_again_finds_that_no_worker_of_its_pool_lives(play: Any) -> None:
     async def scenario(rows: Rows) -> None:
-        await worker(rows, MINE, lane=Lane.CPU)
+        await worker(rows, MINE, pool=Pool.CPU)
         ref, _ = await executing(rows, ME)
         await rows.run("UPDATE steps SET wake_at = now()")
         assert await rows.worker_registry.take_due_wakes(10) == []

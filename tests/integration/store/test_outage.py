@@ -11,7 +11,7 @@ import pytest
 
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
@@ -38,7 +38,7 @@ def test_a_worker_that_has_just_begun_gives_those_who_live_time_to_beat(database
     async def scenario(rows: Rows) -> list[int]:
         now, other = [1000.0], new_id()
         newcomer = WorkerRegistry(rows.database, timedelta(seconds=15), clock=lambda: now[0])
-        await rows.worker_registry.register(other, "w", [Lane.IO], [], 1, "1")
+        await rows.worker_registry.register(other, "w", [Pool.IO], [], 1, "1")
         rows.store = PostgresJobStore(rows.database, other, as_called)
         await rows.claim(await rows.executing("unsafe"), 0)
         await rows.run("UPDATE workers SET heartbeat_at = now() - interval '60 s'")
@@ -59,7 +59,7 @@ def test_a_deadline_that_passed_during_an_outage_is_enforced_after_its_worker_ha
     async def scenario(rows: Rows) -> Any:
         worker = new_id()
         worker_registry = WorkerRegistry(rows.database, timedelta(seconds=15), clock=lambda: now[0])
-        await worker_registry.register(worker, "w", [Lane.IO], [], 1, "1")
+        await worker_registry.register(worker, "w", [Pool.IO], [], 1, "1")
         await worker_registry.heartbeat(worker, timedelta(0))
         rows.store = PostgresJobStore(rows.database, worker, as_called)
         job = await rows.executing("unsafe")

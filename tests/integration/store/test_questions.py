@@ -18,7 +18,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.questions import FailStep, StepQuestion
-from planq.shared.kernel.states import JobStatus, JoinPolicy, Lane, QuestionKind, Settlement
+from planq.shared.kernel.states import JobStatus, JoinPolicy, Pool, QuestionKind, Settlement
 from planq.shared.kernel.sweep import ExpiredJob, ExpiredPlan
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.jobs.store import Verdict
@@ -55,7 +55,7 @@ class Lineage(Family):
     async def _executing(self, job_id: UUID) -> StepClaim:
         stage = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert stage is not None
-        moved = await self.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Lane.IO))
+        moved = await self.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Pool.IO))
         return next(taken for taken in moved.taken if isinstance(taken, StepClaim))
 
     async def left(self) -> list[timedelta | None]:

@@ -15,12 +15,12 @@ from planq.shared.agentic.plan.document import Plan
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest, TransitionResult
-from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.signals import ENDED
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 
-IO = ClaimRequest(Lane.IO)
+IO = ClaimRequest(Pool.IO)
 CHAIN = [
     {"tool_name": "sim_pure", "arguments": {}},
     {"tool_name": "sim_pure", "arguments": {"inputs": ["$0.output.value"]}},
@@ -118,9 +118,9 @@ def test_the_last_step_brings_respond_with_its_results(play: Any) -> None:  # no
 
 
 @pytest.mark.parametrize(
-    ("take", "taken"), [(ClaimRequest(Lane.IO, 2), [0, 1]), (ClaimRequest(Lane.CPU, 9), []), (None, [])]
+    ("take", "taken"), [(ClaimRequest(Pool.IO, 2), [0, 1]), (ClaimRequest(Pool.CPU, 9), []), (None, [])]
 )
-def test_only_so_many_steps_of_the_lane_are_taken_and_the_rest_is_woken(
+def test_only_so_many_steps_of_the_pool_are_taken_and_the_rest_is_woken(
     play: Any,  # noqa: F811
     take: ClaimRequest | None,
     taken: list[int],
@@ -148,7 +148,7 @@ def test_nothing_of_a_paused_job_is_taken(play: Any) -> None:  # noqa: F811
         for index in range(2):
             step = await rows.claim(claim.job_id, index)
             assert (await rows.requests.pause("default", claim.job_id)).applied
-            moved = await rows.store.succeed_step(step, {"value": "v"}, None, take=ClaimRequest(Lane.IO, 5))
+            moved = await rows.store.succeed_step(step, {"value": "v"}, None, take=ClaimRequest(Pool.IO, 5))
             assert moved.applied
             assert moved.taken == ()
             assert (await rows.requests.resume("default", claim.job_id)).applied

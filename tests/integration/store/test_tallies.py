@@ -172,12 +172,12 @@ def test_what_a_worker_has_counted_is_kept_once_when_its_row_goes(database_url: 
     with psycopg.connect(database_url, autocommit=True) as connection:
         for _ in range(3):
             connection.execute(
-                "INSERT INTO workers (id, name, lanes, lease_seconds, counts, late_outcomes) "
+                "INSERT INTO workers (id, name, pools, lease_seconds, counts, late_outcomes) "
                 "VALUES (%s, 'w', '{io}', 15, %s, 1)",
                 [uuid4(), told],
             )
         connection.execute(
-            "INSERT INTO workers (id, name, lanes, lease_seconds) VALUES (%s, 'w', '{io}', 15)", [uuid4()]
+            "INSERT INTO workers (id, name, pools, lease_seconds) VALUES (%s, 'w', '{io}', 15)", [uuid4()]
         )
         before = counted(database_url)
         assert before["tool_call", "now", "succeeded"] == 21

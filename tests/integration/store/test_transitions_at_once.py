@@ -21,7 +21,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest, TransitionResult
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import FailStep
-from planq.shared.kernel.states import JobStatus, Lane, Settlement
+from planq.shared.kernel.states import JobStatus, Pool, Settlement
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.sweep import ExpiredJob, ExpiredPlan
 from planq.shared.kernel.wakes import StepWake
@@ -51,10 +51,10 @@ CALLS: list[dict[str, Any]] = [
 STEPS = compiled(Plan.model_validate({"calls": CALLS}))
 TAKES = [
     None,
-    ClaimRequest(Lane.IO),
-    ClaimRequest(Lane.IO, 3),
-    ClaimRequest(Lane.IO, 0),
-    ClaimRequest(Lane.IO, 1, stage=False),
+    ClaimRequest(Pool.IO),
+    ClaimRequest(Pool.IO, 3),
+    ClaimRequest(Pool.IO, 0),
+    ClaimRequest(Pool.IO, 1, stage=False),
 ]
 HOW = ["plan", "plan", "fail", "release"]
 STAGES = [JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING]
@@ -88,7 +88,7 @@ class Storm(Rows):
 
     async def begin(self) -> None:
         for worker in self.workers[:2]:
-            await self.worker_registry.register(worker, "w", [Lane.IO], [], 1, "1")
+            await self.worker_registry.register(worker, "w", [Pool.IO], [], 1, "1")
         self.jobs = [await self.submit() for _ in range(JOBS)]
 
     async def rage(self) -> None:
@@ -108,7 +108,7 @@ class Storm(Rows):
         self.held += await store.claim_steps(refs)
 
     async def claim_suspects(self, job: UUID, ref: StepRef) -> None:
-        for claim in await self.random.choice(self.stores).claim_suspects(Lane.IO):
+        for claim in await self.random.choice(self.stores).claim_suspects(Pool.IO):
             if isinstance(claim, StageClaim):
                 self.stages.append(claim)
             else:
@@ -227,7 +227,7 @@ class Storm(Rows):
         """Every worker dies; a new one carries out what it is woken for, until nothing is left that wakes it."""
         for worker in self.workers:
             await self.worker_registry.forget(worker)
-        await self.worker_registry.register(worker := new_id(), "w", [Lane.IO], [], 1, "1")
+        await self.worker_registry.register(worker := new_id(), "w", [Pool.IO], [], 1, "1")
         store = PostgresJobStore(self.database, worker, as_called)
         quiet = 0
         for _ in range(200):

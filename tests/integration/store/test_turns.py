@@ -17,7 +17,7 @@ from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.job_store import ClaimRequest, FollowUp
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, Strategy
+from planq.shared.kernel.states import AfterSteps, JobStatus, Pool, Strategy
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.wakes import PlanWake
@@ -56,7 +56,7 @@ class Talk(Thread):
         """Let a planned round call an unsafe tool, with a further round after it."""
         follow = FollowUp(AfterSteps.PLANNING)
         moved = await self.jobs.accept_plan(
-            claim, "model", {}, compiled(UNSAFE), [], follow=follow, take=ClaimRequest(Lane.IO)
+            claim, "model", {}, compiled(UNSAFE), [], follow=follow, take=ClaimRequest(Pool.IO)
         )
         (step,) = moved.taken
         assert isinstance(step, StepClaim)
@@ -196,7 +196,7 @@ def test_merge_is_taken_in_by_the_next_round_and_stays_the_same(play: Any) -> No
         merged = await talk.says("more", policy=Policy.MERGE)
         assert (merged.outcome, merged.job_id, merged.wakes) == (Arrival.MERGED, first.job_id, ())
         step = await talk.calls(claim)
-        moved = await talk.jobs.succeed_step(step, {}, None, take=ClaimRequest(Lane.IO))
+        moved = await talk.jobs.succeed_step(step, {}, None, take=ClaimRequest(Pool.IO))
         (following,) = moved.taken
         assert isinstance(following, StageClaim)
         assert [record.merged for record in following.rounds] == [("more",)]
@@ -264,7 +264,7 @@ def test_what_holds_the_character_nul_is_settled_all_the_same(play: Any) -> None
     async def scenario(talk: Talk) -> None:
         first = await talk.says("one", strategy=Strategy.REACT)
         step = await talk.calls(await talk.claim(first))
-        moved = await talk.jobs.succeed_step(step, {"text": "a\0b"}, None, take=ClaimRequest(Lane.IO))
+        moved = await talk.jobs.succeed_step(step, {"text": "a\0b"}, None, take=ClaimRequest(Pool.IO))
         (following,) = moved.taken
         assert isinstance(following, StageClaim)
         error = ErrorRecord("tool_error", "a\0b")

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.states import Pool, Priority
 from planq.shared.platform.database import Database
 from tests.integration.store.test_control import Rows
 
@@ -31,9 +31,9 @@ def test_what_the_broker_did_not_take_was_not_published(database_url: str, kind:
             await rows.worker_registry.return_wakes(wakes)
         await rows.run(f"UPDATE {table} SET wake_at = wake_at - interval '1 minute'")
         unanswered = rows.worker_registry.unanswered_wakes
-        assert await unanswered(Lane.IO, IDLE, SETTLED, Priority.BULK) == 0, "a worker of bulk work alone is not deaf"
-        assert await unanswered(Lane.IO, IDLE, SETTLED, Priority.INTERACTIVE) == int(is_taken)
-        return await unanswered(Lane.IO, IDLE, SETTLED)
+        assert await unanswered(Pool.IO, IDLE, SETTLED, Priority.BULK) == 0, "a worker of bulk work alone is not deaf"
+        assert await unanswered(Pool.IO, IDLE, SETTLED, Priority.INTERACTIVE) == int(is_taken)
+        return await unanswered(Pool.IO, IDLE, SETTLED)
 
     async def inside() -> int:
         database = Database(database_url, max_connections=1)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, TransitionResult, UnitStep
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.platform.database import Database
 from tests.integration.store.test_artifacts import begun, calls_of, text
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.tiers import examples
 
-IO = ClaimRequest(Lane.IO)
+IO = ClaimRequest(Pool.IO)
 STEPS = """SELECT index, status, attempt, pending, output::text, a.body::text AS artifact, s.payload_hash,
     worker_id, wake_at IS NULL AS is_quiet, wakes, deadline IS NULL AS is_timeless, error::text, in_doubt, releases,
     worker_losses, started_at IS NULL AS is_new, finished_at IS NULL AS is_open
@@ -82,7 +82,7 @@ HISTORIES = st.builds(
     beside=st.integers(0, 2),
     done=st.integers(0, 2),
     run=st.integers(0, 5),
-    take=st.builds(ClaimRequest, st.just(Lane.IO), st.integers(0, 3), st.booleans()),
+    take=st.builds(ClaimRequest, st.just(Pool.IO), st.integers(0, 3), st.booleans()),
     is_paused=st.booleans(),
     has_failed=st.booleans(),
     is_late=st.integers(0, 5).map(lambda n: n == 0),
@@ -230,10 +230,10 @@ def test_a_run_that_is_none_ends_where_it_leaves_the_chain(play: Any, wrong: lis
     play(scenario)
 
 
-def test_a_run_ends_before_a_step_of_another_lane(play: Any) -> None:  # noqa: F811
+def test_a_run_ends_before_a_step_of_another_pool(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         claim, job_id = await begun(rows, calls_of(4))
-        await rows.run("UPDATE steps SET lane = 'cpu' WHERE job_id = %s AND index = 2", job_id)
+        await rows.run("UPDATE steps SET pool = 'cpu' WHERE job_id = %s AND index = 2", job_id)
         moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2, 3), take=IO)
         assert (moved.steps, moved.taken) == (2, ())
         assert await statuses(rows, job_id) == ["succeeded", "succeeded", "ready", "pending"]

@@ -20,7 +20,7 @@ from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.retry import RetryTerms
-from planq.shared.kernel.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy
+from planq.shared.kernel.states import Effect, JobStatus, Pool, StepKind, StepStatus, Strategy
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.submission import Submission
@@ -106,7 +106,7 @@ def test_a_job_is_seen_as_it_is_stored_however_many_steps_it_has(database_url: s
 def test_every_round_of_a_job_is_seen_with_its_plan_and_its_steps(database_url: str) -> None:
     # Pins: a job with a chained tool showed no plan, and of its steps the last alone.
     called = PlannedStep(
-        2, StepKind.TOOL, "keep", Lane.IO, Effect.READ, {"a": "$0.output.x"}, (), (), (), 60.0, RetryTerms()
+        2, StepKind.TOOL, "keep", Pool.IO, Effect.READ, {"a": "$0.output.x"}, (), (), (), 60.0, RetryTerms()
     )
 
     async def work(requests: OpenRequestStore, store: PostgresJobStore) -> Any:
@@ -114,7 +114,7 @@ def test_every_round_of_a_job_is_seen_with_its_plan_and_its_steps(database_url: 
         await succeed(store, job_id, 0, {"value": "done"})
         failing = await store.claim_step(StepRef(job_id, 0, 1))
         assert failing is not None
-        after = await store.fail_step(failing, ErrorRecord("tool_error", "no"), None, take=ClaimRequest(Lane.IO))
+        after = await store.fail_step(failing, ErrorRecord("tool_error", "no"), None, take=ClaimRequest(Pool.IO))
         stage = after.taken[0]
         assert isinstance(stage, StageClaim)
         assert (await store.chain_tool(stage, {}, "text", called, [])).applied

@@ -14,7 +14,7 @@ from planq.shared.agentic.references.resolution import as_called
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ONE_ROUND, ClaimRequest, FollowUp, TransitionResult
-from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, OnFailure, Priority
+from planq.shared.kernel.states import AfterSteps, JobStatus, OnFailure, Pool, Priority
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.database import Database
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
@@ -30,7 +30,7 @@ FAN_OUT = [
     *({"tool_name": "sim_pure", "arguments": {"inputs": ["$0.output.value"]}} for _ in range(199)),
 ]
 RECORD = FollowUp(AfterSteps.RESPONDING, OnFailure.RECORD)
-ONE = ClaimRequest(Lane.IO, 1, False)
+ONE = ClaimRequest(Pool.IO, 1, False)
 
 
 async def begun(
@@ -57,7 +57,7 @@ async def places(rows: Rows, job_id: Any) -> tuple[int, int]:
 
 
 async def worker(rows: Rows, slots: int, *, bulk: int) -> None:
-    await rows.worker_registry.register(rows.worker, "w", [Lane.IO], [], slots, "1", bulk_capacity=bulk)
+    await rows.worker_registry.register(rows.worker, "w", [Pool.IO], [], slots, "1", bulk_capacity=bulk)
 
 
 def test_a_wide_plan_is_out_by_a_window_and_the_rest_is_claimed_by_nobody(play: Any) -> None:  # noqa: F811

@@ -19,7 +19,7 @@ import pytest
 
 from planq.shared.agentic.schema.schemas import violations
 from planq.shared.agentic.tools.contract import BytesArtifact, RichOutput, Tool, ToolContext
-from planq.shared.kernel.states import Effect, Lane
+from planq.shared.kernel.states import Effect, Pool
 from planq.shared.platform.errors import (
     AuthFailed,
     ExecutionFailed,
@@ -56,7 +56,7 @@ def test_tools_are_listed_with_schemas_and_effects(run: Callable[[Scenario], Non
         assert found["probe_shout"].effect is Effect.IDEMPOTENT
         assert (found["probe_fails_always_now"].effect, found["probe_fails_always_now"].retries) == (Effect.UNSAFE, 0)
         assert found["probe_add"].description == "Add numbers."
-        assert found["probe_add"].lane == Lane.IO
+        assert found["probe_add"].pool == Pool.IO
         assert found["probe_add"].source == "mcp:probe"
         assert found["probe_add"].input_schema["required"] == ["numbers"]
         assert found["probe_add"].output_schema is not None

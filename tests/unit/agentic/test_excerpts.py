@@ -13,7 +13,7 @@ from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan
 from planq.shared.agentic.references.resolution import resolve, uncovered
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.states import Effect, Lane
+from planq.shared.kernel.states import Effect, Pool
 from planq.shared.platform.errors import InvalidArguments
 from planq.shared.platform.values import excerpts
 from planq.shared.platform.values.excerpts import Excerpts, MissingField, excerpts_json
@@ -21,7 +21,7 @@ from tests.unit.agentic.strategies import finite_json_values
 
 DIGEST = b"h" * 32
 KNOWING = {"properties": {"x y": {}}, "additionalProperties": True}
-TOOLS = {"t": ToolDefinition(name="t", input_schema={}, output_schema=KNOWING, effect=Effect.PURE, lane=Lane.IO)}
+TOOLS = {"t": ToolDefinition(name="t", input_schema={}, output_schema=KNOWING, effect=Effect.PURE, pool=Pool.IO)}
 
 segments = st.sampled_from(["a", "b", "c", "items", "0", "1", "01", "x y", "", "é", "null", "a.b"])
 outputs_with_fields = st.recursive(

@@ -12,7 +12,7 @@ from planq.shared.agentic.plan.compile import compile_plan
 from planq.shared.agentic.plan.document import Plan, parse_plan
 from planq.shared.agentic.plan.errors import PlanError, format_plan_errors
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.states import Effect, Lane
+from planq.shared.kernel.states import Effect, Pool
 from planq.shared.platform.errors import PlanInvalid
 from tests.unit.agentic.strategies import json_values
 
@@ -87,10 +87,10 @@ def test_errors_survive_being_stored_and_are_listed_up_to_a_limit() -> None:
     assert text.endswith("and 1 more")
 
 
-def test_a_compiled_step_has_the_tools_name_lane_and_lowered_limits() -> None:
+def test_a_compiled_step_has_the_tools_name_pool_and_lowered_limits() -> None:
     tools = {
         "web_fetch": ToolDefinition(name="web_fetch", effect=Effect.READ, timeout_seconds=50, retries=2),
-        "crunch": ToolDefinition(name="crunch", effect=Effect.PURE, lane=Lane.CPU, timeout_seconds=300),
+        "crunch": ToolDefinition(name="crunch", effect=Effect.PURE, pool=Pool.CPU, timeout_seconds=300),
     }
     calls = [
         {"tool_name": "web.fetch", "timeout_seconds": 60.0},
@@ -99,7 +99,7 @@ def test_a_compiled_step_has_the_tools_name_lane_and_lowered_limits() -> None:
     ]
     first, second, third = compile_plan(parse_plan({"calls": calls}), tools, step_timeout_seconds=100).steps
     assert (first.tool_name, first.timeout_seconds, first.dependents) == ("web_fetch", 50, (1,))
-    assert (second.lane, second.timeout_seconds, second.inputs) == (Lane.CPU, 100, (0,))
+    assert (second.pool, second.timeout_seconds, second.inputs) == (Pool.CPU, 100, (0,))
     assert (first.retry.retries, second.retry.retries) == (2, 0)
     assert (third.timeout_seconds, third.inputs, third.depends_on) == (5, (), (1,))
 

@@ -28,7 +28,7 @@ from planq.shared.broker.messages import (
     read_links,
 )
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.states import Pool, Priority
 from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 from tests.support.poison import BODY, HEADERS, MESSAGES
 
@@ -38,8 +38,8 @@ WAKES: list[AnyWake] = [
     PlanWake(JOB),
     PlanWake(JOB, agent="host"),
     RespondWake(JOB),
-    StepWake(StepRef(JOB, 0, 2), Lane.CPU, "crunch"),
-    StepsWake(JOB, 1, Lane.IO, ((0, "a"), (1, "b"))),
+    StepWake(StepRef(JOB, 0, 2), Pool.CPU, "crunch"),
+    StepsWake(JOB, 1, Pool.IO, ((0, "a"), (1, "b"))),
 ]
 WAKES += [replace(wake, priority=Priority.BULK) for wake in WAKES]
 
@@ -82,12 +82,12 @@ def test_what_planq_writes_can_be_read(wake: AnyWake) -> None:
         (PlanWake(JOB), "planq.plan"),
         (PlanWake(JOB, agent="host"), "planq.plan[host]"),
         (RespondWake(JOB, agent="host"), "planq.respond[host]"),
-        (StepWake(StepRef(JOB, 0, 2), Lane.CPU, "knowledge_search"), "planq.step[knowledge_search]"),
-        (StepWake(StepRef(JOB, 0, 2), Lane.CPU, "github/issues.list-all"), "planq.step[github/issues.list-all]"),
-        (StepWake(StepRef(JOB, 0, 2), Lane.CPU, '<b>"\n\x00]'), "planq.step[_b_]"),
-        (StepWake(StepRef(JOB, 0, 2), Lane.CPU, "x" * 1000), f"planq.step[{'x' * 128}]"),
-        (StepsWake(JOB, 1, Lane.IO, ((0, "fetch"), (1, "fetch"))), "planq.steps[fetch]"),
-        (StepsWake(JOB, 1, Lane.IO, ((0, "fetch"), (1, "search"))), "planq.steps[several]"),
+        (StepWake(StepRef(JOB, 0, 2), Pool.CPU, "knowledge_search"), "planq.step[knowledge_search]"),
+        (StepWake(StepRef(JOB, 0, 2), Pool.CPU, "github/issues.list-all"), "planq.step[github/issues.list-all]"),
+        (StepWake(StepRef(JOB, 0, 2), Pool.CPU, '<b>"\n\x00]'), "planq.step[_b_]"),
+        (StepWake(StepRef(JOB, 0, 2), Pool.CPU, "x" * 1000), f"planq.step[{'x' * 128}]"),
+        (StepsWake(JOB, 1, Pool.IO, ((0, "fetch"), (1, "fetch"))), "planq.steps[fetch]"),
+        (StepsWake(JOB, 1, Pool.IO, ((0, "fetch"), (1, "search"))), "planq.steps[several]"),
     ],
 )
 def test_monitors_see_which_tool_or_agent_it_is(wake: AnyWake, shown: str) -> None:
@@ -108,7 +108,7 @@ def test_links_are_read_as_they_were_written(links: TaskLinks) -> None:
 
 
 def test_who_knows_no_links_names_the_first_task_of_the_job() -> None:
-    assert encode_wake(StepWake(StepRef(JOB, 2, 7), Lane.IO, "fetch")).links == TaskLinks(f"{JOB}.plan.1")
+    assert encode_wake(StepWake(StepRef(JOB, 2, 7), Pool.IO, "fetch")).links == TaskLinks(f"{JOB}.plan.1")
 
 
 PARSED = {

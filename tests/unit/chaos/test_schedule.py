@@ -37,7 +37,7 @@ def test_faults_strike_whom_their_kind_allows_and_in_the_end_everybody() -> None
     }
 
 
-def test_the_short_run_strikes_io_workers_and_leaves_each_lane_somebody_to_go_on() -> None:
+def test_the_short_run_strikes_io_workers_and_leaves_each_pool_somebody_to_go_on() -> None:
     faults = schedule(SHORT_SEED, 30)
     away = [
         fault

@@ -45,7 +45,7 @@ TOOL = {
     "input_schema": {"type": "object"},
     "output_schema": None,
     "effect": "read",
-    "lane": "io",
+    "pool": "io",
     "timeout_seconds": 60.0,
     "retries": 2,
     "skill_id": None,

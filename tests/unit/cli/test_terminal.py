@@ -64,7 +64,7 @@ def test_a_hostile_job_is_shown_as_text(server: Recorder, options: tuple[str, ..
         "tool_name": RAW,
         "kind": "tool",
         "status": "succeeded",
-        "lane": "io",
+        "pool": "io",
         "attempt": 1,
         "arguments": {"x": RAW},
         "output": {"y": RAW},

@@ -15,7 +15,7 @@ from planq.shared.agentic.tools.definition import LATENCIES_SECONDS
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.retry import Phase, RetryTerms
-from planq.shared.kernel.states import Effect, Lane
+from planq.shared.kernel.states import Effect, Pool
 from planq.shared.platform.errors import InternalFault, InvalidArguments, TimedOut
 from planq.worker.engine.fence import Owner, Writes
 from planq.worker.engine.in_flight import AttemptState, RunningAttempt, attempt_of
@@ -28,7 +28,7 @@ def claim(timeout_seconds: float = 30.0) -> StepClaim:
         tenant_id="default",
         tool_name="probe",
         effect=Effect.PURE,
-        lane=Lane.IO,
+        pool=Pool.IO,
         arguments={},
         outputs={},
         attempt=1,

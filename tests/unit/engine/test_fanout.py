@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.kernel.wakes import AnyWake, RespondWake, StepsWake, StepWake, Wake
 from planq.worker.engine.chain import LOCAL_FAN_OUT, in_messages, own_share
 
 JOB, OTHER = UUID(int=1), UUID(int=2)
 
 
-def steps(count: int, lane: Lane = Lane.IO, job: UUID = JOB) -> list[Wake]:
-    return [StepWake(StepRef(job, 0, index), lane, f"tool_{index}") for index in range(count)]
+def steps(count: int, pool: Pool = Pool.IO, job: UUID = JOB) -> list[Wake]:
+    return [StepWake(StepRef(job, 0, index), pool, f"tool_{index}") for index in range(count)]
 
 
 def spread(messages: list[AnyWake]) -> list[Wake]:
@@ -66,7 +66,7 @@ def test_a_step_alone_and_a_stage_keep_messages_that_every_release_understands()
 
 
 def test_every_cpu_step_has_a_message_of_its_own() -> None:
-    wakes = steps(40, Lane.CPU)
+    wakes = steps(40, Pool.CPU)
     assert in_messages(wakes, 2) == wakes
 
 

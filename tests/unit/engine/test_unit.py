@@ -12,7 +12,7 @@ from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.retry import RetryTerms
-from planq.shared.kernel.states import Effect, JobStatus, Lane, StepKind
+from planq.shared.kernel.states import Effect, JobStatus, Pool, StepKind
 from planq.shared.kernel.steps import PlannedStep
 from planq.worker.handlers.step_values import ReadyOutput
 from planq.worker.handlers.unit import next_claim, units_of
@@ -26,7 +26,7 @@ def step(index: int, *depends_on: int, dependents: tuple[int, ...] = ()) -> Plan
         index=index,
         kind=StepKind.TOOL,
         tool_name=f"tool_{index}",
-        lane=Lane.IO,
+        pool=Pool.IO,
         effect=Effect.PURE,
         arguments={"n": index},
         inputs=depends_on,
@@ -53,7 +53,7 @@ def test_a_chain_of_pure_steps_is_a_unit() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [*({"effect": e} for e in Effect if e is not Effect.PURE), {"lane": Lane.CPU}, {"kind": StepKind.AGENT}],
+    [*({"effect": e} for e in Effect if e is not Effect.PURE), {"pool": Pool.CPU}, {"kind": StepKind.AGENT}],
 )
 @pytest.mark.parametrize("place", range(3))
 def test_a_step_of_another_kind_is_in_no_unit(place: int, change: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ HEAD = StepClaim(
     tenant_id="tenant",
     tool_name="tool_0",
     effect=Effect.PURE,
-    lane=Lane.IO,
+    pool=Pool.IO,
     arguments={},
     outputs={9: "other"},
     attempt=2,

@@ -20,14 +20,14 @@ def job(status: str = "queued", **changed: Any) -> dict[str, Any]:
     """A row of the query `job_waits`."""
     nothing = ("error", "paused_at", "question", "stage_worker_name", "stage_error", "turn_before", "deferred_to")
     own = {"id": JOB_ID, "priority": "interactive", "status": status, "now": NOW, "run_at": NOW}
-    own |= {"is_claimed": False, "lanes": IDLE}
+    own |= {"is_claimed": False, "pools": IDLE}
     return {**dict.fromkeys(nothing), **own, "open_steps": [], **changed}
 
 
 def step(status: str = "ready", **changed: Any) -> dict[str, Any]:
     """An open step in such a row."""
     nothing = ("tool_away_since", "error", "open_children", "worker", "child", "started_at")
-    own = {"index": 3, "tool_name": "pay", "status": status, "lane": "io", "run_at": NOW, "wake_at": NOW}
+    own = {"index": 3, "tool_name": "pay", "status": status, "pool": "io", "run_at": NOW, "wake_at": NOW}
     return {**dict.fromkeys(nothing), **own, **changed}
 
 
@@ -73,16 +73,16 @@ STARTED = {"started_at": ago(seconds=9)}
             "person",
             f"$4 pay_invoice of the job {CHILD_ID} below it waits for an answer, asked 3 min ago. 2 more are asked.",
         ),
-        (job(), "slot", "It waits to be planned; a worker of the lane io takes it next."),
+        (job(), "slot", "It waits to be planned; a worker of the pool io takes it next."),
         (
-            job("responding", lanes={"io": {"in_flight": 10, "capacity": 10}}),
+            job("responding", pools={"io": {"in_flight": 10, "capacity": 10}}),
             "slot",
-            "It waits to be answered; all 10 places of the lane io are taken just now.",
+            "It waits to be answered; all 10 places of the pool io are taken just now.",
         ),
         (
-            job(lanes={}),
+            job(pools={}),
             "worker",
-            "It waits to be planned, but no worker of the lane io is alive for interactive jobs; "
+            "It waits to be planned, but no worker of the pool io is alive for interactive jobs; "
             "`planq worker io` starts one.",
         ),
         (job("planning", is_claimed=True, stage_worker_name="w-1"), "work", "It is being planned on w-1."),
@@ -106,15 +106,15 @@ STARTED = {"started_at": ago(seconds=9)}
         (executing(), "work", "Its steps have ended; a worker goes on with it."),
         (executing(step("running", worker="w-2", **STARTED)), "work", "$3 pay has been running for 9 s on w-2."),
         (
-            executing(step(lane="cpu"), step("running", **STARTED)),
+            executing(step(pool="cpu"), step("running", **STARTED)),
             "worker",
-            "$3 pay waits to begin, but no worker of the lane cpu is alive for interactive jobs; "
+            "$3 pay waits to begin, but no worker of the pool cpu is alive for interactive jobs; "
             "`planq worker cpu` starts one.",
         ),
         (
             executing(step(tool_away_since=ago(days=3))),
             "tool",
-            "$3 pay has waited for 3 d for a live worker of the lane io that has its tool.",
+            "$3 pay has waited for 3 d for a live worker of the pool io that has its tool.",
         ),
         (
             executing(step("waiting", open_children=2, child={"id": str(CHILD_ID), "status": "planning"})),
@@ -128,7 +128,7 @@ STARTED = {"started_at": ago(seconds=9)}
             "$3 pay is tried again in 30 s, after: 503",
         ),
         (executing(step(wake_at=None)), "slot", "$3 pay is held until another step of this job has ended."),
-        (executing(step("pending"), step()), "slot", "$3 pay waits to begin; a worker of the lane io takes it next."),
+        (executing(step("pending"), step()), "slot", "$3 pay waits to begin; a worker of the pool io takes it next."),
     ],
 )
 def test_a_job_says_why_it_waits(row: dict[str, Any], kind: str, sentence: str) -> None:

@@ -15,7 +15,7 @@ from planq.shared.agentic.results.artifacts import extract_skill_id
 from planq.shared.agentic.schema.schemas import violations
 from planq.shared.agentic.tools.contract import Passage, Suspended, ToolContext
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.states import Effect, Lane
+from planq.shared.kernel.states import Effect, Pool
 from planq.shared.platform.errors import InvalidArguments
 from planq.worker.tools import ToolServices
 from planq.worker.tools.builtin.report import heading_line, json_block
@@ -45,22 +45,22 @@ def call(registry: Registry, name: str, arguments: dict[str, Any], context: Tool
 def test_every_builtin_is_registered_and_says_what_it_does(registry: Registry) -> None:
     found = {definition.name: definition for definition in registry.definitions()}
 
-    assert {name: (definition.effect, definition.lane) for name, definition in found.items()} == {
-        "action": (Effect.IDEMPOTENT, Lane.IO),
-        "calculate": (Effect.PURE, Lane.IO),
-        "get_moments": (Effect.READ, Lane.IO),
-        "http_fetch": (Effect.READ, Lane.IO),
-        "json_query": (Effect.PURE, Lane.IO),
-        "knowledge_search": (Effect.READ, Lane.IO),
-        "now": (Effect.READ, Lane.IO),
-        "remind_me": (Effect.IDEMPOTENT, Lane.IO),
-        "save_moments": (Effect.IDEMPOTENT, Lane.IO),
-        "search": (Effect.READ, Lane.IO),
-        "telegram_file": (Effect.READ, Lane.IO),
-        "update_user_metadata": (Effect.IDEMPOTENT, Lane.IO),
-        "wait": (Effect.IDEMPOTENT, Lane.IO),
-        "web_search": (Effect.READ, Lane.IO),
-        "write_report": (Effect.IDEMPOTENT, Lane.IO),
+    assert {name: (definition.effect, definition.pool) for name, definition in found.items()} == {
+        "action": (Effect.IDEMPOTENT, Pool.IO),
+        "calculate": (Effect.PURE, Pool.IO),
+        "get_moments": (Effect.READ, Pool.IO),
+        "http_fetch": (Effect.READ, Pool.IO),
+        "json_query": (Effect.PURE, Pool.IO),
+        "knowledge_search": (Effect.READ, Pool.IO),
+        "now": (Effect.READ, Pool.IO),
+        "remind_me": (Effect.IDEMPOTENT, Pool.IO),
+        "save_moments": (Effect.IDEMPOTENT, Pool.IO),
+        "search": (Effect.READ, Pool.IO),
+        "telegram_file": (Effect.READ, Pool.IO),
+        "update_user_metadata": (Effect.IDEMPOTENT, Pool.IO),
+        "wait": (Effect.IDEMPOTENT, Pool.IO),
+        "web_search": (Effect.READ, Pool.IO),
+        "write_report": (Effect.IDEMPOTENT, Pool.IO),
     }
     for definition in found.values():
         assert definition.description.endswith(".")

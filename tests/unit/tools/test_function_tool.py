@@ -19,7 +19,7 @@ from planq.shared.agentic.plan.validation import validate_plan
 from planq.shared.agentic.schema.schemas import check_schema, violations
 from planq.shared.agentic.tools.contract import Suspended, ToolContext
 from planq.shared.agentic.tools.definition import TEXT_OUTPUT_SCHEMA, ToolDefinition
-from planq.shared.kernel.states import Effect, Lane
+from planq.shared.kernel.states import Effect, Pool
 from planq.shared.platform.errors import (
     InvalidArguments,
     InvalidOutput,
@@ -101,8 +101,8 @@ def test_defaults_follow_function_and_effect(make: Make) -> None:
 
     plain, reading = make(crunch).definition, make(look).definition
 
-    assert (plain.effect, plain.lane, plain.retries) == (Effect.UNSAFE, Lane.CPU, 0)
-    assert (reading.effect, reading.lane, reading.retries) == (Effect.READ, Lane.IO, 2)
+    assert (plain.effect, plain.pool, plain.retries) == (Effect.UNSAFE, Pool.CPU, 0)
+    assert (reading.effect, reading.pool, reading.retries) == (Effect.READ, Pool.IO, 2)
     assert reading.skill_id == "research"
     assert plain.source.startswith("python:")
     assert plain.source.endswith("crunch")

@@ -14,7 +14,7 @@ import pytest
 
 from planq.shared.agentic.tools.contract import ToolContext
 from planq.shared.agentic.tools.definition import ToolDefinition
-from planq.shared.kernel.states import Effect, Lane
+from planq.shared.kernel.states import Effect, Pool
 from planq.shared.platform.errors import Misconfigured
 from planq.worker.tools import ToolServices
 from planq.worker.tools.registry import Registry, load_registry
@@ -262,7 +262,7 @@ def test_yaml_overrides_decorated_functions_and_declares_plain_ones(
                 timeout_seconds: 5
                 skill_id: manners
               - function: pq_greeting:helper
-                lane: io
+                pool: io
                 retries: 1
             """
         ),
@@ -275,7 +275,7 @@ def test_yaml_overrides_decorated_functions_and_declares_plain_ones(
     helper, salute = registry.definitions()
     assert (salute.description, salute.effect, salute.retries) == ("Salute somebody.", Effect.READ, 2)
     assert (salute.timeout_seconds, salute.skill_id) == (5, "manners")
-    assert (helper.lane, helper.retries, helper.effect) == (Lane.IO, 1, Effect.UNSAFE)
+    assert (helper.pool, helper.retries, helper.effect) == (Pool.IO, 1, Effect.UNSAFE)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from planq.shared.agentic.tools.contract import NotHappened, ToolContext
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.platform.errors import Misconfigured, Unreached
 from planq.worker.tools import resource, tool
 from planq.worker.tools.registry import Registry, load_registry
@@ -23,7 +23,7 @@ from planq.worker.tools.services import ToolServices
 CONTEXT = ToolContext("job", 0, 1, "t", "default", "", "job", "job", "")
 
 
-class Pool:
+class Connections:
     """What is shared."""
 
     def __init__(self) -> None:
@@ -46,28 +46,28 @@ def module(monkeypatch: pytest.MonkeyPatch, **names: Any) -> Registry:
     return load_registry(services=ToolServices(), entry_point_group=None, modules=["desk"])
 
 
-def shared(happened: Happened) -> Callable[[], AsyncIterator[Pool]]:
+def shared(happened: Happened) -> Callable[[], AsyncIterator[Connections]]:
     @resource
-    async def pool() -> AsyncIterator[Pool]:
+    async def connections() -> AsyncIterator[Connections]:
         happened.append("opened")
-        yield Pool()
+        yield Connections()
         happened.append("closed")
 
-    return pool
+    return connections
 
 
 @tool(effect="read")
-async def ask(question: str, pool: Pool) -> dict[str, int]:
-    """Ask over the pool."""
-    pool.asked += 1
-    return {"asked": pool.asked}
+async def ask(question: str, connections: Connections) -> dict[str, int]:
+    """Ask over the connections."""
+    connections.asked += 1
+    return {"asked": connections.asked}
 
 
-@tool(effect="read", lane="io")
-def ask_in_thread(pool: Pool) -> dict[str, int]:
+@tool(effect="read", pool="io")
+def ask_in_thread(connections: Connections) -> dict[str, int]:
     """Ask in a thread."""
-    pool.asked += 10
-    return {"asked": pool.asked}
+    connections.asked += 10
+    return {"asked": connections.asked}
 
 
 def call(registry: Registry, name: str, **arguments: Any) -> Any:
@@ -78,10 +78,10 @@ def call(registry: Registry, name: str, **arguments: Any) -> Any:
 
 def test_a_resource_is_opened_once_and_handed_to_all_tools_that_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     happened = Happened()
-    registry = module(monkeypatch, pool=shared(happened), ask=ask, ask_in_thread=ask_in_thread)
+    registry = module(monkeypatch, connections=shared(happened), ask=ask, ask_in_thread=ask_in_thread)
 
     async def live() -> list[Any]:
-        await registry.open_resources(Lane.IO)
+        await registry.open_resources(Pool.IO)
         assert happened == ["opened"], "before the first call"
         answers = await asyncio.gather(*(call(registry, "ask", question="?") for _ in range(3)))
         answers.append(await call(registry, "ask_in_thread"))
@@ -96,10 +96,10 @@ def test_a_resource_is_opened_once_and_handed_to_all_tools_that_ask_for_it(monke
     assert list(definition.input_schema["properties"]) == ["question"], "nobody chooses it"
 
 
-def test_only_what_tools_of_the_lane_ask_for_is_opened_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_tools_of_the_pool_ask_for_is_opened_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     happened = Happened()
-    registry = module(monkeypatch, pool=shared(happened), ask=ask)
-    asyncio.run(registry.open_resources(Lane("gpu")))
+    registry = module(monkeypatch, connections=shared(happened), ask=ask)
+    asyncio.run(registry.open_resources(Pool("gpu")))
     assert happened == []
 
 
@@ -114,7 +114,7 @@ def test_a_synchronous_resource_is_opened_and_closed_in_a_thread(monkeypatch: py
         finally:
             happened.append("closed")
 
-    @tool(effect="pure", lane="cpu")
+    @tool(effect="pure", pool="cpu")
     def run(model: Model) -> dict[str, str]:
         """Use the model."""
         return {"with": type(model).__name__}
@@ -138,12 +138,12 @@ def test_a_context_manager_of_anyio_is_left_in_the_task_that_entered_it(monkeypa
 
     @resource
     @contextlib.asynccontextmanager
-    async def pool() -> AsyncIterator[Pool]:
+    async def connections() -> AsyncIterator[Connections]:
         async with anyio.create_task_group():
-            yield Pool()
+            yield Connections()
         happened.append("closed")
 
-    registry = module(monkeypatch, pool=pool, ask=ask)
+    registry = module(monkeypatch, connections=connections, ask=ask)
 
     async def live() -> None:
         await call(registry, "ask", question="?")
@@ -157,17 +157,19 @@ def test_what_cannot_be_opened_fails_the_call_and_is_tried_again(monkeypatch: py
     tries = Happened()
 
     @resource
-    async def pool() -> AsyncIterator[Pool]:
+    async def connections() -> AsyncIterator[Connections]:
         tries.append("try")
         if len(tries) < 3:
             raise OSError("nobody there")
-        yield Pool()
+        yield Connections()
 
-    registry = module(monkeypatch, pool=pool, ask=ask)
+    registry = module(monkeypatch, connections=connections, ask=ask)
 
     async def live() -> Any:
-        await registry.open_resources(Lane.IO)
-        with pytest.raises(Unreached, match=r"the resource Pool could not be opened \(OSError: nobody there\)"):
+        await registry.open_resources(Pool.IO)
+        with pytest.raises(
+            Unreached, match=r"the resource Connections could not be opened \(OSError: nobody there\)"
+        ):
             await call(registry, "ask", question="?")
         answer = await call(registry, "ask", question="?")
         await registry.resources.close()
@@ -180,15 +182,15 @@ def test_find_out_gets_resources_too(monkeypatch: pytest.MonkeyPatch) -> None:
     class Charge(dict[str, int]):
         """A charge."""
 
-    async def look(pool: Pool) -> dict[str, int] | NotHappened:
-        return {"asked": 100 + pool.asked}
+    async def look(connections: Connections) -> dict[str, int] | NotHappened:
+        return {"asked": 100 + connections.asked}
 
     @tool(effect="unsafe", find_out=look)
     async def pay(cents: int) -> dict[str, int]:
         """Pay."""
         return {"asked": cents}
 
-    registry = module(monkeypatch, pool=shared(Happened()), pay=pay)
+    registry = module(monkeypatch, connections=shared(Happened()), pay=pay)
 
     async def live() -> Any:
         found = await registry.find("pay").find_out({"cents": 1}, CONTEXT)  # type: ignore[union-attr]
@@ -198,27 +200,27 @@ def test_find_out_gets_resources_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asyncio.run(live()) == {"asked": 100}
 
 
-def with_parameters(size: int) -> Iterator[Pool]:
-    yield Pool()
+def with_parameters(size: int) -> Iterator[Connections]:
+    yield Connections()
 
 
 def without_type() -> Iterator[Any]:
-    yield Pool()
+    yield Connections()
 
 
 def of_no_class() -> Iterator[str]:
     yield "text"
 
 
-def no_generator() -> Pool:
-    return Pool()
+def no_generator() -> Connections:
+    return Connections()
 
 
-async def of_the_wrong_kind() -> AsyncIterator[Pool]:
-    yield Pool()
+async def of_the_wrong_kind() -> AsyncIterator[Connections]:
+    yield Connections()
 
 
-of_the_wrong_kind.__annotations__["return"] = Iterator[Pool]
+of_the_wrong_kind.__annotations__["return"] = Iterator[Connections]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,7 @@ of_the_wrong_kind.__annotations__["return"] = Iterator[Pool]
         (without_type, "by its type"),
         (of_no_class, "by its type"),
         (no_generator, "expects a generator function"),
-        (of_the_wrong_kind, r"AsyncIterator\[Pool\]"),
+        (of_the_wrong_kind, r"AsyncIterator\[Connections\]"),
     ],
 )
 def test_what_is_no_resource_is_refused_by_name(function: Any, said: str) -> None:
@@ -237,7 +239,7 @@ def test_what_is_no_resource_is_refused_by_name(function: Any, said: str) -> Non
 
 
 def test_two_resources_of_one_type_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Misconfigured, match=r"two resources yield Pool: .*test_resources\.py:\d+.* and "):
+    with pytest.raises(Misconfigured, match=r"two resources yield Connections: .*test_resources\.py:\d+.* and "):
         module(monkeypatch, one=shared(Happened()), two=shared(Happened()), ask=ask)
 
 

@@ -1,4 +1,4 @@
-"""A `cpu` child opens its lane at its first task."""
+"""A `cpu` child opens its runtime at its first task."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from planq.shared.platform.errors import DatabaseUnavailable
 
 
-class Lane:
-    """A lane whose database is away at first."""
+class Runtime:
+    """A runtime whose database is away at first."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -23,8 +23,8 @@ def test_a_child_whose_database_was_away_at_its_first_task_opens_at_the_next(mon
     monkeypatch.setenv("BROKER_URL", "redis://localhost:1/0")
     from planq.worker.celery.app import CoroutineTask, app
 
-    lane = Lane()
-    monkeypatch.setattr(app, "planq_lane", lane)
+    runtime = Runtime()
+    monkeypatch.setattr(app, "planq_runtime", runtime)
     monkeypatch.setattr(app, "planq_runner", None)
 
     class Answer(CoroutineTask):
@@ -38,5 +38,5 @@ def test_a_child_whose_database_was_away_at_its_first_task_opens_at_the_next(mon
         task()
     assert task() == 42
     assert task() == 42
-    assert lane.opened == 2
+    assert runtime.opened == 2
     app.planq_runner.close()

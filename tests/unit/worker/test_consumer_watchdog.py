@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.worker.runtime import lifecycle
 from planq.worker.runtime.lifecycle import ConsumerWatchdog
 
@@ -20,7 +20,7 @@ class Registry:
     def __init__(self) -> None:
         self.unheard = 0
 
-    async def unanswered_wakes(self, lane: Lane, idle: timedelta, settled: timedelta, only: object) -> int:
+    async def unanswered_wakes(self, pool: Pool, idle: timedelta, settled: timedelta, only: object) -> int:
         return self.unheard
 
 
@@ -53,7 +53,7 @@ def lost_at(
         registry: Any = Registry()
         now = 0
         monkeypatch.setattr(lifecycle, "monotonic", lambda: float(now))
-        watchdog = ConsumerWatchdog(registry, Lane.IO, timedelta(seconds=60), lambda: received(now))
+        watchdog = ConsumerWatchdog(registry, Pool.IO, timedelta(seconds=60), lambda: received(now))
         for now in range(200):
             registry.unheard = 2 if now in unheard_from else 0
             if await watchdog.is_lost(in_flight=0):

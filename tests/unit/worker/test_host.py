@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from planq.shared.kernel.processes import Process
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.worker.container import process_text
 from planq.worker.local_processes import Host
 from tests.support.waiting import eventually
@@ -184,21 +184,21 @@ def test_without_a_proc_nobody_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lane", "server", "tells"),
+    ("pool", "server", "tells"),
     [
-        (Lane.IO, {"command": "server"}, False),
-        (Lane.IO, {"command": "server", "disabled": True}, True),
-        (Lane.IO, {"url": "http://localhost/mcp"}, True),
-        (Lane.CPU, {"command": "server"}, True),
+        (Pool.IO, {"command": "server"}, False),
+        (Pool.IO, {"command": "server", "disabled": True}, True),
+        (Pool.IO, {"url": "http://localhost/mcp"}, True),
+        (Pool.CPU, {"command": "server"}, True),
     ],
 )
 def test_a_worker_whose_stdio_servers_may_outlive_it_does_not_tell_which_process_it_is(
-    tmp_path: Path, lane: Lane, server: dict[str, object], tells: bool
+    tmp_path: Path, pool: Pool, server: dict[str, object], tells: bool
 ) -> None:
     # Pins: a call was begun again while the server of a killed worker, in its own session, still carried it out.
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"one": server}}))
     host = Host()
     assert host.own is not None
-    assert process_text(host, lane, file) == (host.own.text if tells else None)
-    assert process_text(host, lane, None) == host.own.text
+    assert process_text(host, pool, file) == (host.own.text if tells else None)
+    assert process_text(host, pool, None) == host.own.text

@@ -22,14 +22,14 @@ import threading
 from types import SimpleNamespace
 from planq.worker.celery.pool import AsyncioPool
 
-class Lane:
+class Runtime:
     async def open(self):
         import asyncio
         def interrupt():
             raise KeyboardInterrupt
         asyncio.get_running_loop().call_soon(interrupt)
 
-app = SimpleNamespace(conf=SimpleNamespace(accept_content=["json"]), planq_lane=Lane())
+app = SimpleNamespace(conf=SimpleNamespace(accept_content=["json"]), planq_runtime=Runtime())
 AsyncioPool(app=app).on_start()
 threading.Event().wait(600)
 """
@@ -44,7 +44,7 @@ def test_a_process_whose_loop_has_ended_ends_and_says_so() -> None:
     assert "loop_ended" in ended.stderr
 
 
-class Lane:
+class Runtime:
     drain_seconds = 0.0
     is_in_quarantine = False
 
@@ -70,7 +70,7 @@ async def wait() -> None:
 @pytest.fixture
 def pool() -> Iterator[AsyncioPool]:
     tasks = {function.__name__: SimpleNamespace(run=function) for function in (give, fail, wait)}
-    app = SimpleNamespace(conf=SimpleNamespace(accept_content=["json"]), planq_lane=Lane(), tasks=tasks)
+    app = SimpleNamespace(conf=SimpleNamespace(accept_content=["json"]), planq_runtime=Runtime(), tasks=tasks)
     running = AsyncioPool(app=app)
     running.on_start()
     yield running

@@ -21,7 +21,7 @@ from planq.api import app as api
 from planq.api.access.limits import RateLimits
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import Lane
+from planq.shared.kernel.states import Pool
 from planq.shared.platform.database import QUERIES, Database, Rows
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.batches.provider_store import ProviderBatches
@@ -61,11 +61,11 @@ class Idle:
     def __init__(self) -> None:
         self.asked = Counter[str]()
         self.workers = [
-            WorkerIdentity(new_id(), f"{lane}-{number}", lane, 4, 3)
-            for lane, count in ((Lane.IO, 3), (Lane.CPU, 1))
+            WorkerIdentity(new_id(), f"{pool}-{number}", pool, 4, 3)
+            for pool, count in ((Pool.IO, 3), (Pool.CPU, 1))
             for number in range(count)
         ]
-        alive = [{"id": str(one.id), "lanes": [one.lane], "only_priority": None} for one in self.workers]
+        alive = [{"id": str(one.id), "pools": [one.pool], "only_priority": None} for one in self.workers]
         self._answers: Mapping[str, Mapping[str, Any]] = {
             "heartbeat": {"holds": False, "alive": sorted(alive, key=lambda one: str(one["id"]))},
             "due_batches": {"is_due": False},
@@ -147,7 +147,7 @@ async def start_worker(
     living._loop = loop
     await living._open()
     stack.push_async_callback(living._close)
-    if identity.lane == Lane.IO:
+    if identity.pool == Pool.IO:
         database, pause = living._database, timedelta(minutes=1)
         deliveries = PostgresDeliveries(database, identity.id, settings.lease, pause)
         sender = DeliverySender(deliveries, SimpleNamespace(), {})  # type: ignore[arg-type]

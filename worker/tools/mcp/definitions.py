@@ -16,7 +16,7 @@ from planq.shared.agentic.results.texts import tool_outcome
 from planq.shared.agentic.schema.schemas import rebase
 from planq.shared.agentic.tools.definition import ToolDefinition, default_retries
 from planq.shared.agentic.tools.scoping import unscoped_schema
-from planq.shared.kernel.states import Effect, Lane, Recovery
+from planq.shared.kernel.states import Effect, Pool, Recovery
 from planq.shared.platform.errors import InvalidOutput
 from planq.shared.platform.values.media import media_type_of
 from planq.worker.tools.errors import ToolError
@@ -84,7 +84,7 @@ def definition_of(server: McpServer, listed: Mapping[str, Any], name: str) -> To
         input_schema=unscoped_schema(listed["inputSchema"], scoped) if scoped else listed["inputSchema"],
         output_schema=UNDECLARED_OUTPUT_SCHEMA if declared is None else output_schema_of(declared),
         effect=effect,
-        lane=Lane.IO,
+        pool=Pool.IO,
         timeout_seconds=server.planq.timeout_seconds,
         longest_seconds=server.planq.longest_seconds,
         retries=default_retries(effect),

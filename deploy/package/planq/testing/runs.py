@@ -26,7 +26,7 @@ from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.states import STAGES, JobStatus, Lane, Respond, StepStatus, Strategy, WakeQueue
+from planq.shared.kernel.states import STAGES, JobStatus, Pool, Respond, StepStatus, Strategy, WakeQueue
 from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, Wake
 from planq.shared.platform.errors import ErrorRecord, InvalidRequest, PlanInvalid
 from planq.shared.subjects.tenants.config import Tenant, TenantConfig
@@ -238,8 +238,8 @@ def _run(around: Surroundings, registry: Registry, own_model: str = "", **fields
         found = asyncio.run(run())
     else:
         # A test that is itself on a loop: the job has one of its own, in a thread.
-        with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(contextvars.copy_context().run, asyncio.run, run()).result()
+        with ThreadPoolExecutor(1) as thread:
+            found = thread.submit(contextvars.copy_context().run, asyncio.run, run()).result()
     if not isinstance(model, ScriptedModel):
         model.check()
     return found
@@ -295,7 +295,7 @@ class _Worker:
             secrets=self._secret,
         )
         self._dispatcher = Dispatcher(
-            DispatcherSettings(Lane.IO, _SLOTS, fuse_seconds=0),
+            DispatcherSettings(Pool.IO, _SLOTS, fuse_seconds=0),
             store=guarded,
             executor=attempts,
             publisher=self,
@@ -308,7 +308,7 @@ class _Worker:
         job = self.store.first.job_id
         while not self.store.status.is_terminal:
             due: list[Wake] = [
-                StepWake(ref, Lane.IO, self.store.rows[ref.index].planned.tool_name) for ref in self.store.ready()
+                StepWake(ref, Pool.IO, self.store.rows[ref.index].planned.tool_name) for ref in self.store.ready()
             ]
             if self.store.status in STAGES:
                 due.append(PlanWake(job) if self.store.status is not JobStatus.RESPONDING else self._respond())

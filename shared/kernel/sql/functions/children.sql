@@ -218,7 +218,7 @@ BEGIN
         json_build_object('round', p_round, 'index', p_index, 'open', s.open_children));
     RETURN json_build_object('applied', true, 'status', 'ready', 'job_status', j.status,
         'stage_attempt', j.stage_attempt, 'ready', json_build_array(
-            json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)));
+            json_build_object('index', s.index, 'pool', s.pool, 'tool_name', s.tool_name)));
 END $$;
 
 -- Begins the next child of a step that is held back: its time runs from now on, within what the step gets, for its child

@@ -251,7 +251,7 @@ BEGIN
         tool_away_since = NULL, progress = NULL
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (v_free) AND pending = p_awaited
       AND (wake_at IS NOT NULL) = is_out AND run_at <= planq_now()
-      AND planq_can_run(p_worker, lane, tool_name, tool_digest)
+      AND planq_can_run(p_worker, pool, tool_name, tool_digest)
     RETURNING * INTO s;
     RETURN s;
 END $$;
@@ -302,7 +302,7 @@ BEGIN
     END IF;
     RETURN json_build_object(
         'job_id', s.job_id, 'round', s.round, 'index', s.index, 'tenant_id', s.tenant_id, 'tool_name', s.tool_name,
-        'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'verbatim', s.verbatim, 'attempt', s.attempt, 'retry', s.retry,
+        'effect', s.effect, 'pool', s.pool, 'arguments', s.arguments, 'verbatim', s.verbatim, 'attempt', s.attempt, 'retry', s.retry,
         'recovery', s.recovery, 'in_doubt', s.in_doubt, 'wanted', s.wanted, 'dependents', cardinality(s.dependents), 'worker_losses', s.worker_losses,
         'tries', s.attempt - s.worker_losses - s.releases - s.joined::int, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
         'conversation_id', j.conversation_id, 'context_id', coalesce(j.conversation_id, s.job_id),
@@ -323,7 +323,7 @@ END $$;
 -- its rounds `p_cached`.
 -- Returns it with {taken: [claims], stage: claim}, the steps that were taken not in `ready` any more.
 CREATE FUNCTION planq_take(
-    p_result json, p_job uuid, p_round int, p_lane text, p_steps int, p_stage boolean, p_worker uuid, p_seconds float8,
+    p_result json, p_job uuid, p_round int, p_pool text, p_steps int, p_stage boolean, p_worker uuid, p_seconds float8,
     p_cached planq_cached
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
@@ -339,9 +339,9 @@ BEGIN
     END IF;
     IF p_steps > 0 THEN
         SELECT array_agg(m.index) INTO v_mine FROM (
-            SELECT t.index FROM ROWS FROM (json_to_recordset(p_result->'ready') AS (index int, lane text))
-                WITH ORDINALITY AS t (index, lane, place)
-            WHERE t.lane = p_lane ORDER BY t.place LIMIT p_steps
+            SELECT t.index FROM ROWS FROM (json_to_recordset(p_result->'ready') AS (index int, pool text))
+                WITH ORDINALITY AS t (index, pool, place)
+            WHERE t.pool = p_pool ORDER BY t.place LIMIT p_steps
         ) m;
         IF v_mine IS NOT NULL THEN
             SELECT coalesce(array_agg(c.claim), '{}'), coalesce(array_agg(c.index), '{}') INTO v_taken, v_claimed

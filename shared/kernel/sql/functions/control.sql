@@ -147,7 +147,7 @@ END $$;
 -- round, its next round is planned. `p_seconds` is the time that the steps get, null for the limit on a plan. A turn that
 -- has ended becomes its conversation's active one again; `is_busy` where another one is. One of a batch is
 -- not resumed once its line has been retried (`is_replaced`).
--- Returns {found, applied, status, round, stage_attempt, ready: [{index, lane, tool_name}], priority, agent, root: the
+-- Returns {found, applied, status, round, stage_attempt, ready: [{index, pool, tool_name}], priority, agent, root: the
 -- outermost job}; the caller publishes `ready`, or
 -- the stage that the status stands for.
 CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_in_doubt int[], p_seconds float8) RETURNS json
@@ -329,10 +329,10 @@ CREATE FUNCTION planq_rewake_steps(p_job uuid, p_round int) RETURNS json LANGUAG
         UPDATE steps SET wakes = 0,
             wake_at = CASE WHEN run_at > planq_now() THEN run_at ELSE planq_now() + planq_wake_grace() END
         WHERE job_id = p_job AND round = p_round AND status = ANY (planq_step_ready()) AND wake_at IS NOT NULL
-        RETURNING index, lane, tool_name, run_at, path
+        RETURNING index, pool, tool_name, run_at, path
     )
     SELECT coalesce(
-        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY path DESC, index)
+        json_agg(json_build_object('index', index, 'pool', pool, 'tool_name', tool_name) ORDER BY path DESC, index)
             FILTER (WHERE run_at <= planq_now()), '[]')
     FROM woken
 $$;

@@ -11,7 +11,7 @@
 
 -- StepSucceeded, many times, each followed by the rest of its unit. Items are `planq_outcome`s without an error. Returns rows
 -- (n, result) of those that applied, `result` as planq_take does with {steps: how many have succeeded}.
-CREATE FUNCTION planq_succeed_steps(p_items json, p_lane text, p_worker uuid, p_seconds float8)
+CREATE FUNCTION planq_succeed_steps(p_items json, p_pool text, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, result json) LANGUAGE plpgsql AS $$
 DECLARE
     v_running CONSTANT text[] := planq_step_running();
@@ -41,14 +41,14 @@ BEGIN
         v_may_be_lost := v_may_be_lost AND s.effect = 'pure' AND s.children IS NULL;
         v_events := v_events || planq_step_succeeded(s);
         IF i.unit IS NOT NULL AND j.is_free THEN
-            FOR u IN SELECT * FROM planq_succeed_unit(s, i.unit, p_lane, p_worker) LOOP
+            FOR u IN SELECT * FROM planq_succeed_unit(s, i.unit, p_pool, p_worker) LOOP
                 s := u;
                 v_steps := v_steps + 1;
                 v_events := v_events || planq_step_started(s) || planq_step_succeeded(s);
             END LOOP;
         END IF;
         f := planq_unlock_steps(i.job, i.round, s.dependents, NULL, j.room + v_was_out, j.held_steps,
-                                ROW(p_lane, CASE WHEN j.is_free THEN i.take_steps ELSE 0 END, p_worker)::planq_takes);
+                                ROW(p_pool, CASE WHEN j.is_free THEN i.take_steps ELSE 0 END, p_worker)::planq_takes);
         v_events := v_events || f.events;
         e := NULL;
         IF j.open_steps <> v_steps THEN
@@ -106,7 +106,7 @@ END $$;
 -- each the only one that waits for the one before, and waits for nothing else. Each is claimed and succeeds in one write, as its
 -- first attempt, up to the first one that cannot be claimed: it was skipped, say. Returns them. The caller holds the job's row,
 -- which is not paused, stores the events, and counts the steps off.
-CREATE FUNCTION planq_succeed_unit(s steps, p_unit json, p_lane text, p_worker uuid) RETURNS SETOF steps LANGUAGE plpgsql AS $$
+CREATE FUNCTION planq_succeed_unit(s steps, p_unit json, p_pool text, p_worker uuid) RETURNS SETOF steps LANGUAGE plpgsql AS $$
 DECLARE
     v_pending CONSTANT text[] := planq_step_pending();
     v_before steps := s;
@@ -120,7 +120,7 @@ BEGIN
             started_at = v_before.finished_at,
             finished_at = least(planq_clock(), v_before.finished_at + make_interval(secs => u.seconds))
         WHERE job_id = s.job_id AND round = s.round AND index = u.index AND status = ANY (v_pending) AND pending = 1
-          AND attempt = 0 AND lane = p_lane
+          AND attempt = 0 AND pool = p_pool
         RETURNING * INTO v_next;
         EXIT WHEN NOT FOUND;
         IF u.artifact IS NOT NULL THEN
@@ -133,7 +133,7 @@ END $$;
 
 -- StepFailed, many times. Items are `planq_outcome`s with an `error`; `anew` says that the step's child jobs have failed
 -- and that it delegates again. Returns rows (n, result), `result` as planq_take does.
-CREATE FUNCTION planq_fail_steps(p_items json, p_lane text, p_worker uuid, p_seconds float8)
+CREATE FUNCTION planq_fail_steps(p_items json, p_pool text, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, result json) LANGUAGE plpgsql AS $$
 DECLARE
     v_jobs uuid[];
@@ -148,7 +148,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT i.n, planq_take(
         CASE WHEN i.anew THEN planq_fail_anew(i) ELSE planq_finish_step(i) END,
-        i.job, i.round, p_lane, i.take_steps, i.take_stage, p_worker, p_seconds, i.cached)
+        i.job, i.round, p_pool, i.take_steps, i.take_stage, p_worker, p_seconds, i.cached)
     FROM json_populate_recordset(NULL::planq_outcome, p_items) AS i;
 END $$;
 
@@ -174,7 +174,7 @@ END $$;
 
 -- StepSucceeded, StepFailed: one attempt at a step ends. With `retry_in` a failed step becomes ready again after that time, unless
 -- an earlier step has failed for good; child jobs of a step that has ended end with it. Returns {applied, status, job_status,
--- ready: [{index, lane, tool_name}]}.
+-- ready: [{index, pool, tool_name}]}.
 CREATE FUNCTION planq_finish_step(i planq_outcome) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;

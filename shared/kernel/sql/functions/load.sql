@@ -7,14 +7,14 @@
 
 -- How much of a priority keeps the live workers busy. Each slot may carry out one, while another one waits for it: so no
 -- slot is idle between two looks, and the broker's queues stay short. The slots of a worker whose loop lags count half. Of
--- bulk work it is half as much while interactive work waits longer than a wake-up may take, in any lane. 0 without workers.
+-- bulk work it is half as much while interactive work waits longer than a wake-up may take, in any pool. 0 without workers.
 CREATE FUNCTION planq_window(p_priority text) RETURNS int LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_most float8;
 BEGIN
     SELECT sum(CASE WHEN w.lag_ms < 500 THEN 2 ELSE 1 END * CASE p_priority WHEN 'bulk' THEN w.bulk_capacity ELSE w.capacity END)
     INTO v_most FROM workers w
-    WHERE 'io' = ANY (w.lanes) AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
+    WHERE 'io' = ANY (w.pools) AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
       AND coalesce(w.only_priority, p_priority) = p_priority;
     IF v_most > 0 AND p_priority = 'bulk' AND planq_interactive_waits() THEN
         v_most := ceil(v_most / 2);
@@ -30,11 +30,11 @@ CREATE FUNCTION planq_places(p_priority text) RETURNS int LANGUAGE sql STABLE AS
     SELECT greatest(planq_least_window(), planq_window(p_priority))
 $$;
 
--- Lets up to `p_most` held steps of a job follow, those with the longest path behind them first; up to `p_takes` of the lane
+-- Lets up to `p_most` held steps of a job follow, those with the longest path behind them first; up to `p_takes` of the pool
 -- are claimed for `p_worker`, the others are published by the caller, or by the sweeper after `p_grace`. The caller holds
 -- the job's row and counts them. Returns them.
 CREATE FUNCTION planq_let_follow(
-    p_job uuid, p_most int, p_grace interval, p_lane text, p_takes int, p_worker uuid
+    p_job uuid, p_most int, p_grace interval, p_pool text, p_takes int, p_worker uuid
 ) RETURNS SETOF steps
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -42,10 +42,10 @@ DECLARE
     d record;
     s steps;
 BEGIN
-    FOR d IN SELECT round, index, lane FROM steps WHERE job_id = p_job AND status = ANY (planq_step_ready()) AND wake_at IS NULL
+    FOR d IN SELECT round, index, pool FROM steps WHERE job_id = p_job AND status = ANY (planq_step_ready()) AND wake_at IS NULL
              ORDER BY path DESC, index LIMIT p_most LOOP
         s := NULL;
-        IF v_takes > 0 AND d.lane = p_lane THEN
+        IF v_takes > 0 AND d.pool = p_pool THEN
             s := planq_take_step(p_job, d.round, d.index, p_worker, 0, false);
         END IF;
         IF s.job_id IS NOT NULL THEN

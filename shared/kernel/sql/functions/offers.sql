@@ -1,7 +1,7 @@
 -- Offers: which worker can run which step, and what becomes of a step that none can run.
 --
 -- planq_can_run          whether a worker may claim a step: it has the tool, as the plan was checked against it if anybody has
--- planq_is_offered       whether any live worker of a lane has a tool
+-- planq_is_offered       whether any live worker of a pool has a tool
 -- planq_hand_on_steps    what a worker may not claim: it is for others, or put aside
 -- planq_wake_offered     for the sweeper: what was put aside and can be run now
 -- planq_miss_tool        the time that a step may wait for its tool is over
@@ -10,8 +10,8 @@
 -- publishes it. A step without a `tool_digest` needs no tool.
 
 -- A worker of which no tool is known may claim everything, and one whose tool has other schemas than the plan was checked
--- against only where no live worker of the lane has that one.
-CREATE FUNCTION planq_can_run(p_worker uuid, p_lane text, p_tool text, p_digest text) RETURNS boolean
+-- against only where no live worker of the pool has that one.
+CREATE FUNCTION planq_can_run(p_worker uuid, p_pool text, p_tool text, p_digest text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_digest text;
@@ -27,21 +27,21 @@ BEGIN
     END IF;
     RETURN NOT EXISTS (
         SELECT FROM worker_tools t JOIN workers w ON w.id = t.worker_id
-        WHERE t.name = p_tool AND t.digest = p_digest AND p_lane = ANY (w.lanes)
+        WHERE t.name = p_tool AND t.digest = p_digest AND p_pool = ANY (w.pools)
           AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds));
 END $$;
 
 -- A worker of which no tool is known counts as one that has it.
-CREATE FUNCTION planq_is_offered(p_lane text, p_tool text, p_digest text) RETURNS boolean
+CREATE FUNCTION planq_is_offered(p_pool text, p_tool text, p_digest text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN p_digest IS NULL OR EXISTS (
         SELECT FROM worker_tools t JOIN workers w ON w.id = t.worker_id
-        WHERE t.name = p_tool AND p_lane = ANY (w.lanes)
+        WHERE t.name = p_tool AND p_pool = ANY (w.pools)
           AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
     ) OR EXISTS (
         SELECT FROM workers w
-        WHERE p_lane = ANY (w.lanes) AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
+        WHERE p_pool = ANY (w.pools) AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
           AND NOT EXISTS (SELECT FROM worker_tools t WHERE t.worker_id = w.id));
 END $$;
 
@@ -55,13 +55,13 @@ DECLARE
     s record;
 BEGIN
     FOR s IN
-        SELECT index, tenant_id, lane, tool_name, tool_digest FROM steps
+        SELECT index, tenant_id, pool, tool_name, tool_digest FROM steps
         WHERE job_id = p_job AND round = p_round AND index = ANY (p_indices) AND status = ANY (v_ready)
           AND run_at <= planq_now() AND wake_at IS NOT NULL
         ORDER BY index
     LOOP
-        IF planq_is_offered(s.lane, s.tool_name, s.tool_digest) THEN
-            IF NOT planq_can_run(p_worker, s.lane, s.tool_name, s.tool_digest) THEN
+        IF planq_is_offered(s.pool, s.tool_name, s.tool_digest) THEN
+            IF NOT planq_can_run(p_worker, s.pool, s.tool_name, s.tool_digest) THEN
                 index := s.index;
                 RETURN NEXT;
             END IF;
@@ -71,7 +71,7 @@ BEGIN
         WHERE job_id = p_job AND round = p_round AND index = s.index AND status = ANY (v_ready) AND wake_at < planq_never();
         IF FOUND THEN
             PERFORM planq_append_event(s.tenant_id, p_job, 'step_awaits_tool', json_build_object(
-                'round', p_round, 'index', s.index, 'tool_name', s.tool_name, 'lane', s.lane));
+                'round', p_round, 'index', s.index, 'tool_name', s.tool_name, 'pool', s.pool));
         END IF;
     END LOOP;
 END $$;
@@ -82,11 +82,11 @@ DECLARE
     v_count int;
 BEGIN
     WITH offered AS MATERIALIZED (
-        SELECT a.lane, a.tool_name FROM (
-            SELECT DISTINCT lane, tool_name FROM steps WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL
-        ) a WHERE planq_is_offered(a.lane, a.tool_name, '')
+        SELECT a.pool, a.tool_name FROM (
+            SELECT DISTINCT pool, tool_name FROM steps WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL
+        ) a WHERE planq_is_offered(a.pool, a.tool_name, '')
     ), due AS (
-        SELECT s.job_id, s.index FROM steps s JOIN offered o ON o.lane = s.lane AND o.tool_name = s.tool_name
+        SELECT s.job_id, s.index FROM steps s JOIN offered o ON o.pool = s.pool AND o.tool_name = s.tool_name
         WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL
         ORDER BY s.job_id, s.index LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
     )

@@ -8,7 +8,7 @@
 --
 -- Items come as one JSON array in the order of their jobs' ids, in which the jobs are locked; texts in it hold JSON
 -- (`output`, `steps`, ...), because functions that take JSON apart refuse \u0000. `take_steps` and `take_stage` are what
--- the caller of an item takes over, `cached` the rounds of the job that it has; `p_lane` is the lane of all callers, `p_seconds` the
+-- the caller of an item takes over, `cached` the rounds of the job that it has; `p_pool` is the pool of all callers, `p_seconds` the
 -- longest that a stage may take.
 
 -- PlanAccepted, many times. Items: {n, job, attempt, source, body, steps, open, reuses, seconds, calls, spent_calls,
@@ -152,11 +152,11 @@ CREATE FUNCTION planq_insert_steps(
 DECLARE
     v_now CONSTANT timestamptz := planq_clock();
 BEGIN
-    INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
+    INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, pool, effect, status, arguments, inputs,
                        depends_on, dependents, pending, path, retry, timeout_seconds, recovery, wanted, verbatim, is_known,
                        error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest,
                        longest_seconds)
-    SELECT p_job, p_round, g.index, p_tenant, g.kind, g.tool_name, g.lane, g.effect,
+    SELECT p_job, p_round, g.index, p_tenant, g.kind, g.tool_name, g.pool, g.effect,
            CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
                 WHEN g.is_taken THEN 'running' ELSE 'ready' END,
            g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.path, g.retry, g.timeout_seconds,
@@ -172,9 +172,9 @@ BEGIN
     FROM (
         SELECT r.*, coalesce(r.place > p_places, false) AS is_held,
             r.taken AND p_worker IS NOT NULL AND coalesce(r.place <= p_places, true)
-                AND planq_can_run(p_worker, r.lane, r.tool_name, r.digest) AS is_taken
+                AND planq_can_run(p_worker, r.pool, r.tool_name, r.digest) AS is_taken
         FROM json_to_recordset(p_steps) AS r (
-            index int, place int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
+            index int, place int, kind text, tool_name text, pool text, effect text, arguments text, inputs int[],
             depends_on int[], dependents int[], pending int, path int, retry json, timeout_seconds float8,
             recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text,
             longest_seconds float8
@@ -271,7 +271,7 @@ END $$;
 -- caller may take over. `p_item` is {job, attempt, output, answer, stop_reason, incomplete, calls, take_steps, step, made}, where
 -- `output`, `incomplete` and `calls` are texts that hold JSON, `step` is as planq_insert_steps takes it, and `made` as in
 -- planq_end_jobs. Returns as planq_take does.
-CREATE FUNCTION planq_chain_tool(p_item json, p_lane text, p_worker uuid) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION planq_chain_tool(p_item json, p_pool text, p_worker uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     i record;
     j record;
@@ -302,11 +302,11 @@ BEGIN
     SELECT * INTO s FROM steps WHERE job_id = i.job AND round = j.round;
     PERFORM planq_append_event(j.tenant_id, i.job, 'plan_accepted',
         json_build_object('round', j.round, 'steps', 1, 'reused', 0, 'source', 'chained'));
-    IF i.take_steps > 0 AND s.lane = p_lane THEN
+    IF i.take_steps > 0 AND s.pool = p_pool THEN
         SELECT array_agg(c.claim) INTO v_taken FROM planq_claim_steps(i.job, j.round, ARRAY[s.index], p_worker) c;
     END IF;
     RETURN json_build_object(
         'applied', true, 'job_status', 'executing', 'stage_attempt', j.stage_attempt, 'taken', array_to_json(v_taken),
         'ready', CASE WHEN v_taken IS NULL THEN json_build_array(
-            json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)) END);
+            json_build_object('index', s.index, 'pool', s.pool, 'tool_name', s.tool_name)) END);
 END $$;

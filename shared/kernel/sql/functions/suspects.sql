@@ -57,9 +57,9 @@ BEGIN
     RETURN true;
 END $$;
 
--- Returns whether a worker may begin a quarantine: it counts as `in_quarantine` from then on. Of those of a lane that live at
+-- Returns whether a worker may begin a quarantine: it counts as `in_quarantine` from then on. Of those of a pool that live at
 -- most half are, and no more than groups wait; a worker that is alone may, too.
-CREATE FUNCTION planq_enter_quarantine(p_lane text, p_worker uuid, p_lease_seconds float8) RETURNS boolean
+CREATE FUNCTION planq_enter_quarantine(p_pool text, p_worker uuid, p_lease_seconds float8) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     v_alone int;
@@ -68,9 +68,9 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('planq.quarantine'));
     SELECT count(*), count(*) FILTER (WHERE in_quarantine) INTO v_others, v_alone FROM workers
-    WHERE id <> p_worker AND p_lane = ANY (lanes) AND NOT has_processes
+    WHERE id <> p_worker AND p_pool = ANY (pools) AND NOT has_processes
       AND heartbeat_at > planq_now() - make_interval(secs => p_lease_seconds);
-    SELECT count(DISTINCT group_id) INTO v_groups FROM suspects WHERE lane = p_lane AND due_at <= planq_now();
+    SELECT count(DISTINCT group_id) INTO v_groups FROM suspects WHERE pool = p_pool AND due_at <= planq_now();
     IF v_groups <= v_alone OR (v_alone > 0 AND 2 * (v_alone + 1) > v_others + 1) THEN
         RETURN false;
     END IF;
@@ -78,9 +78,9 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- StepClaimed, StageClaimed: takes what is due of the group of the lane that has waited for longest. What the loss has cost
+-- StepClaimed, StageClaimed: takes what is due of the group of the pool that has waited for longest. What the loss has cost
 -- counts against neither the plan's time nor the job's. Returns rows (claim), for steps and stages.
-CREATE FUNCTION planq_claim_suspects(p_lane text, p_worker uuid, p_seconds float8) RETURNS TABLE (claim json)
+CREATE FUNCTION planq_claim_suspects(p_pool text, p_worker uuid, p_seconds float8) RETURNS TABLE (claim json)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_group uuid;
@@ -88,7 +88,7 @@ DECLARE
 BEGIN
     -- Without it two would wait for the same group, and one would get nothing.
     PERFORM pg_advisory_xact_lock(hashtext('planq.quarantine'));
-    v_group := (SELECT group_id FROM suspects WHERE lane = p_lane AND due_at <= planq_now() ORDER BY due_at LIMIT 1);
+    v_group := (SELECT group_id FROM suspects WHERE pool = p_pool AND due_at <= planq_now() ORDER BY due_at LIMIT 1);
     FOR r IN
         WITH due AS (
             UPDATE suspects SET due_at = NULL WHERE group_id = v_group AND due_at <= planq_now() RETURNING *

@@ -5,7 +5,7 @@
 -- planq_hand_back_step        a worker that stops gives a step back
 
 -- Takes up to `p_limit` wake-ups of each kind that are due. One sweeper acts at a time; the others get nothing.
--- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt, priority, agent_name,
+-- Returns rows (kind: plan | respond | step, job_id, round, index, pool, tool_name, attempt, priority, agent_name,
 -- root_job_id, tenant_id): stages, then steps, of older jobs first, of a job those first that have the longest way behind them.
 CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[]) RETURNS SETOF planq_due_wake LANGUAGE plpgsql AS $$
 BEGIN
@@ -52,12 +52,12 @@ BEGIN
     RETURN QUERY
     WITH due AS (
         SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused, j.priority, j.root_job_id,
-            planq_is_offered(s.lane, s.tool_name, s.tool_digest) AS is_offered,
+            planq_is_offered(s.pool, s.tool_name, s.tool_digest) AS is_offered,
             CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN s.wake_at <= planq_now() THEN s.wakes + 1 ELSE 2 END AS wakes
         FROM steps s JOIN jobs j ON j.id = s.job_id
         WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready()) AND s.wake_at <= v_horizon
           AND (s.wake_at <= planq_now()
-               OR (planq_wake_queue(s.lane, j.priority) = ANY (p_empty) AND s.run_at <= planq_now()
+               OR (planq_wake_queue(s.pool, j.priority) = ANY (p_empty) AND s.run_at <= planq_now()
                    AND planq_is_unclaimed(s.wake_at, s.wakes)))
         ORDER BY s.wake_at LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
     ), taken AS (
@@ -65,15 +65,15 @@ BEGIN
             wake_at = CASE WHEN due.is_offered THEN planq_now() + planq_wake_pause(due.wakes) ELSE planq_never() END,
             tool_away_since = CASE WHEN NOT due.is_offered THEN coalesce(tool_away_since, planq_now()) END
         FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
-        RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused,
+        RETURNING steps.job_id, steps.round, steps.index, steps.pool, steps.tool_name, steps.attempt, due.is_paused,
             due.priority, due.root_job_id, steps.tenant_id, due.is_offered, steps.path
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
         SELECT t.tenant_id, t.job_id, 'step_awaits_tool', json_build_object(
-            'round', t.round, 'index', t.index, 'tool_name', t.tool_name, 'lane', t.lane)
+            'round', t.round, 'index', t.index, 'tool_name', t.tool_name, 'pool', t.pool)
         FROM taken t WHERE NOT t.is_offered
     )
-    SELECT 'step'::text, t.job_id, t.round, t.index, t.lane::text, t.tool_name, t.attempt, t.priority::text, NULL::text,
+    SELECT 'step'::text, t.job_id, t.round, t.index, t.pool::text, t.tool_name, t.attempt, t.priority::text, NULL::text,
         t.root_job_id, t.tenant_id
     FROM taken t WHERE t.is_offered AND NOT t.is_paused ORDER BY t.job_id, t.path DESC, t.index;
 END $$;
@@ -85,9 +85,9 @@ CREATE FUNCTION planq_wake_horizon(p_empty text[]) RETURNS timestamptz LANGUAGE 
         THEN planq_wake_pause(2) - planq_claim_grace() ELSE interval '0' END
 $$;
 
--- The queue of a lane and a priority (WakeQueue).
-CREATE FUNCTION planq_wake_queue(p_lane text, p_priority text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE p_priority WHEN 'interactive' THEN p_lane ELSE p_lane || '.' || p_priority END
+-- The queue of a pool and a priority (WakeQueue).
+CREATE FUNCTION planq_wake_queue(p_pool text, p_priority text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE p_priority WHEN 'interactive' THEN p_pool ELSE p_pool || '.' || p_priority END
 $$;
 
 -- Whether what is looked at again at `p_wake_at` was published more than planq_claim_grace() ago, the last time as number
@@ -188,5 +188,5 @@ BEGIN
             'job_status', planq_close_steps(p_job, 1 + planq_skip_after(p_job, p_round, p_index), 0, -1, 0));
     END IF;
     RETURN json_build_object('applied', true, 'status', s.status, 'job_status', j.status,
-        'ready', json_build_array(json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)));
+        'ready', json_build_array(json_build_object('index', s.index, 'pool', s.pool, 'tool_name', s.tool_name)));
 END $$;

@@ -29,14 +29,14 @@ BEGIN
     FOR n IN 1 .. coalesce(cardinality(p_dependents), 0) LOOP
         v_index := p_dependents[n];
         v_ended := coalesce(p_ended[n], 1);
-        SELECT pending, lane, tool_name INTO d FROM steps
+        SELECT pending, pool, tool_name INTO d FROM steps
         WHERE job_id = p_job AND round = p_round AND index = v_index AND status = ANY (v_pending);
         CONTINUE WHEN NOT FOUND;
         s := NULL;
         IF d.pending > v_ended THEN
             UPDATE steps SET pending = pending - v_ended WHERE job_id = p_job AND round = p_round AND index = v_index;
             CONTINUE;
-        ELSIF v_takes > 0 AND d.lane = p_takes.lane AND coalesce(v_room > 0, true) THEN
+        ELSIF v_takes > 0 AND d.pool = p_takes.pool AND coalesce(v_room > 0, true) THEN
             s := planq_take_step(p_job, p_round, v_index, p_takes.worker, v_ended, false);
         END IF;
         IF s.job_id IS NOT NULL THEN
@@ -51,19 +51,19 @@ BEGIN
         ELSE
             UPDATE steps SET pending = 0, status = 'ready', wake_at = planq_now() + planq_wake_grace()
             WHERE job_id = p_job AND round = p_round AND index = v_index;
-            v_ready := v_ready || json_build_object('index', v_index, 'lane', d.lane, 'tool_name', d.tool_name);
+            v_ready := v_ready || json_build_object('index', v_index, 'pool', d.pool, 'tool_name', d.tool_name);
         END IF;
         v_out := v_out + 1;
         v_room := v_room - 1;
     END LOOP;
     IF p_held > 0 AND v_room > 0 THEN
-        FOR s IN SELECT * FROM planq_let_follow(p_job, v_room, planq_wake_grace(), p_takes.lane, v_takes, p_takes.worker) LOOP
+        FOR s IN SELECT * FROM planq_let_follow(p_job, v_room, planq_wake_grace(), p_takes.pool, v_takes, p_takes.worker) LOOP
             IF s.status = ANY (planq_step_running()) THEN
                 v_taken := v_taken || planq_step_claim(s);
                 v_is_pure := v_is_pure AND s.effect = 'pure';
                 v_events := v_events || planq_step_started(s);
             ELSE
-                v_ready := v_ready || json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name);
+                v_ready := v_ready || json_build_object('index', s.index, 'pool', s.pool, 'tool_name', s.tool_name);
             END IF;
             v_out := v_out + 1;
             v_held := v_held - 1;

@@ -3,9 +3,9 @@
 -- name: register_worker
 -- Announces a worker process, with the tools that it can run: a JSON array of {name, digest, version}.
 WITH worker AS (
-    INSERT INTO workers (id, name, lanes, planners, provides, capacity, bulk_capacity, version, process, lease_seconds, has_processes,
+    INSERT INTO workers (id, name, pools, planners, provides, capacity, bulk_capacity, version, process, lease_seconds, has_processes,
                          only_priority, left_out)
-    VALUES (%(id)s, %(name)s, %(lanes)s, %(planners)s, %(provides)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s,
+    VALUES (%(id)s, %(name)s, %(pools)s, %(planners)s, %(provides)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s,
             %(lease_seconds)s, %(has_processes)s, %(only_priority)s,
             %(left_out)s)
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = planq_now(), left_out = excluded.left_out
@@ -21,7 +21,7 @@ ON CONFLICT (worker_id, name) DO UPDATE SET digest = excluded.digest, version = 
 -- The tools that live workers have with different schemas: a row for each of their digests, with the names of who has it.
 WITH live AS (
     SELECT t.name, t.digest, t.version, w.name AS worker FROM worker_tools t JOIN workers w ON w.id = t.worker_id
-    WHERE w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND w.lanes <> '{}'
+    WHERE w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND w.pools <> '{}'
 )
 SELECT name, digest, max(version) AS version, array_agg(worker ORDER BY worker) AS workers FROM live
 WHERE name IN (SELECT name FROM live GROUP BY name HAVING count(DISTINCT digest) > 1)
@@ -29,8 +29,8 @@ GROUP BY name, digest ORDER BY name, digest
 
 -- name: awaited_tools
 -- The tools for which steps wait that no live worker has: how many, and since when.
-SELECT tool_name AS name, lane, count(*)::int AS n, min(tool_away_since) AS since FROM steps
-WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL GROUP BY tool_name, lane ORDER BY tool_name, lane
+SELECT tool_name AS name, pool, count(*)::int AS n, min(tool_away_since) AS since FROM steps
+WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL GROUP BY tool_name, pool ORDER BY tool_name, pool
 
 -- name: heartbeat
 -- Renews a worker's lease; database time decides. A worker whose row was swept is not resurrected: no row comes back. The row
@@ -42,14 +42,14 @@ WITH beat AS (
 )
 SELECT EXISTS (SELECT FROM steps WHERE status = ANY (planq_step_running()) AND worker_id = %(id)s)
            OR EXISTS (SELECT FROM jobs WHERE stage_worker = %(id)s) AS holds,
-       (SELECT json_agg(json_build_object('id', w.id, 'lanes', w.lanes, 'only_priority', w.only_priority) ORDER BY w.id)
+       (SELECT json_agg(json_build_object('id', w.id, 'pools', w.pools, 'only_priority', w.only_priority) ORDER BY w.id)
         FROM workers w
         WHERE w.id = %(id)s OR w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)) AS alive
 FROM beat
 
 -- name: live_workers
 -- The workers whose lease is alive.
-SELECT id, name, lanes, capacity, version, started_at, heartbeat_at, lag_ms, in_flight, late_outcomes,
+SELECT id, name, pools, capacity, version, started_at, heartbeat_at, lag_ms, in_flight, late_outcomes,
        counts, missing, left_out, provides, only_priority
 FROM workers
 WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) ORDER BY name
@@ -65,16 +65,16 @@ SELECT planners FROM workers
 WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND planners IS NOT NULL
 
 -- name: is_provided
--- Whether a live worker of a lane provides `what`: one of all priorities, or of `only`.
+-- Whether a live worker of a pool provides `what`: one of all priorities, or of `only`.
 SELECT EXISTS (
     SELECT FROM workers
-    WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND %(lane)s = ANY (lanes)
+    WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND %(pool)s = ANY (pools)
       AND %(what)s = ANY (provides) AND (only_priority IS NULL OR only_priority = %(only)s)
 ) AS is_provided
 
 -- name: held_work
 -- What a worker holds: running steps and claimed stages, with what the wake-up of a next attempt needs.
-SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.lane, s.tool_name, NULL AS status, j.priority, j.root_job_id,
+SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.pool, s.tool_name, NULL AS status, j.priority, j.root_job_id,
        NULL AS agent_name, s.releases, s.tenant_id
 FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status = ANY (planq_step_running()) AND s.worker_id = %(id)s
@@ -121,13 +121,13 @@ SELECT definition FROM tools ORDER BY name
 SELECT coalesce(md5(string_agg(name || ' ' || xmin::text, ',' ORDER BY name)), '') AS version FROM tools
 
 -- name: tidy_tools
--- Removes tools that no live worker offers, once a worker of their lane is alive to say so.
+-- Removes tools that no live worker offers, once a worker of their pool is alive to say so.
 WITH live AS (
-    SELECT id, lanes FROM workers WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
+    SELECT id, pools FROM workers WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 )
 DELETE FROM tools t
 WHERE t.published_at < planq_now() - interval '5 minutes'
-  AND EXISTS (SELECT FROM live WHERE t.definition->>'lane' = ANY (live.lanes))
+  AND EXISTS (SELECT FROM live WHERE t.definition->>'pool' = ANY (live.pools))
   AND NOT EXISTS (SELECT FROM live JOIN worker_tools o ON o.worker_id = live.id WHERE o.name = t.name)
 
 -- name: count_ended

@@ -1,21 +1,21 @@
 -- Sweep: what is lost or due. sweep_look.sql says which of these is worth a statement.
 
 -- name: unanswered_wakes
--- How much of a lane's work (of one priority with `only`) no worker claims although the sweeper has published it at least
+-- How much of a pool's work (of one priority with `only`) no worker claims although the sweeper has published it at least
 -- twice, the last time more than %(settled_seconds)s and less than %(idle_seconds)s seconds ago. The time of publication follows from `wake_at`, which
 -- planq_take_due_wakes moves by planq_wake_pause(wakes), the longest of which bounds what an index is asked for: a history has
 -- thousands of steps that wait for days.
 WITH waiting AS (
     SELECT s.wake_at, s.wakes FROM steps s JOIN jobs j ON j.id = s.job_id
     WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready())
-      AND s.lane = %(lane)s AND s.run_at <= planq_now()
+      AND s.pool = %(pool)s AND s.run_at <= planq_now()
       AND s.wake_at BETWEEN planq_now() - make_interval(secs => %(idle_seconds)s) AND planq_now() + planq_wake_pause(100)
       AND s.wakes >= 2 AND j.status = 'executing' AND j.paused_at IS NULL
       AND j.priority = coalesce(%(only)s, j.priority)
     UNION ALL
     SELECT wake_at, wakes FROM jobs
     WHERE planq_is_unfinished(status)
-      AND status IN ('queued', 'planning', 'responding') AND %(lane)s = 'io' AND stage_worker IS NULL
+      AND status IN ('queued', 'planning', 'responding') AND %(pool)s = 'io' AND stage_worker IS NULL
       AND wake_at BETWEEN planq_now() - make_interval(secs => %(idle_seconds)s) AND planq_now() + planq_wake_pause(100)
       AND run_at <= planq_now() AND wakes >= 2 AND paused_at IS NULL AND priority = coalesce(%(only)s, priority)
 ), published AS (
@@ -85,9 +85,9 @@ WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND status
 -- name: lost_attempts
 -- All that was in flight in workers whose lease has ended; the number of a stage is -1. In some each step `is_apart` already, in a
 -- process of its own.
-SELECT r.*, r.lane = 'cpu' OR coalesce(w.has_processes, false) AS is_apart
+SELECT r.*, r.pool = 'cpu' OR coalesce(w.has_processes, false) AS is_apart
 FROM (
-    SELECT worker_id, job_id, round, index, attempt, lane, tool_name FROM steps
+    SELECT worker_id, job_id, round, index, attempt, pool, tool_name FROM steps
     WHERE status = ANY (planq_step_running()) AND worker_id IS NOT NULL
     UNION ALL
     SELECT stage_worker, id, round, -1, stage_attempt, 'io', status FROM jobs WHERE stage_worker IS NOT NULL
@@ -97,13 +97,13 @@ WHERE w.id IS NULL OR w.heartbeat_at <= planq_now() - make_interval(secs => %(le
 -- name: note_suspects
 -- Notes who was in flight with whom in a lost worker (a JSON array), once for each attempt: who comes later has seen less.
 -- `losses` are those in a row.
-INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane, group_id, company, delays)
+INSERT INTO suspects (tenant_id, job_id, round, index, attempt, pool, group_id, company, delays)
 SELECT j.tenant_id, s.*
 FROM json_to_recordset(%(suspects)s) AS s (
-    job_id uuid, round int, index int, attempt int, lane text, group_id uuid, company int, delays boolean
+    job_id uuid, round int, index int, attempt int, pool text, group_id uuid, company int, delays boolean
 ) JOIN jobs j ON j.id = s.job_id
 ORDER BY s.job_id, s.round, s.index
-ON CONFLICT (job_id, round, index) DO UPDATE SET attempt = excluded.attempt, lane = excluded.lane,
+ON CONFLICT (job_id, round, index) DO UPDATE SET attempt = excluded.attempt, pool = excluded.pool,
     group_id = excluded.group_id, company = excluded.company, delays = excluded.delays, noted_at = planq_now(),
     due_at = NULL, losses = CASE WHEN suspects.attempt = excluded.attempt - 1 THEN suspects.losses + 1 ELSE 1 END
 WHERE suspects.attempt < excluded.attempt
@@ -129,11 +129,11 @@ ORDER BY expires_at LIMIT %(limit)s
 
 -- name: missed_tools
 -- Steps that have waited for their tool for as long as they may, and no live worker has it.
-SELECT s.job_id, s.round, s.index, s.attempt, s.tool_name, s.lane, %(tool_wait_seconds)s::float8 AS seconds
+SELECT s.job_id, s.round, s.index, s.attempt, s.tool_name, s.pool, %(tool_wait_seconds)s::float8 AS seconds
 FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL AND j.paused_at IS NULL
   AND s.tool_away_since <= planq_now() - make_interval(secs => %(tool_wait_seconds)s)
-  AND NOT planq_is_offered(s.lane, s.tool_name, s.tool_digest)
+  AND NOT planq_is_offered(s.pool, s.tool_name, s.tool_digest)
 ORDER BY s.tool_away_since LIMIT %(limit)s
 
 -- name: expired_plans

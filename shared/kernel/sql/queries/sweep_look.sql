@@ -7,7 +7,7 @@
 -- An end that nobody was served with is rare, and PostgreSQL expects many: it knows how many jobs have ended, and not that the
 -- others are joined. It would read all jobs until it finds one, so it is asked for the first one in the order of the index; what
 -- stands in an EXISTS has no order.
-SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
+SELECT 'timers' AS part, NULL AS pool, NULL::float8 AS seconds WHERE EXISTS (
     SELECT FROM steps WHERE status = ANY (planq_step_waiting()) AND question_id IS NULL AND wake_at <= planq_now()
 )
 UNION ALL
@@ -55,9 +55,9 @@ SELECT 'windows', NULL, NULL WHERE EXISTS (
 UNION ALL
 SELECT 'tools', NULL, NULL WHERE EXISTS (
     SELECT FROM (
-        SELECT DISTINCT lane, tool_name FROM steps WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL
+        SELECT DISTINCT pool, tool_name FROM steps WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL
     ) a
-    WHERE planq_is_offered(a.lane, a.tool_name, '')
+    WHERE planq_is_offered(a.pool, a.tool_name, '')
 ) OR EXISTS (
     SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
     WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL AND j.paused_at IS NULL
@@ -83,7 +83,7 @@ FROM (VALUES ('interactive'), ('bulk')) AS p (priority) WHERE EXISTS (
       AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL
 )
 UNION ALL
-SELECT DISTINCT 'unclaimed', planq_wake_queue(s.lane, j.priority), NULL::float8 FROM steps s JOIN jobs j ON j.id = s.job_id
+SELECT DISTINCT 'unclaimed', planq_wake_queue(s.pool, j.priority), NULL::float8 FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready()) AND planq_is_unclaimed(s.wake_at, s.wakes)
   AND s.run_at <= planq_now() AND j.paused_at IS NULL
 UNION ALL

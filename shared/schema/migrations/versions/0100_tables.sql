@@ -10,7 +10,7 @@ CREATE DOMAIN job_priority AS TEXT CONSTRAINT ck_job_priority CHECK (VALUE IN ('
 
 CREATE DOMAIN step_kind AS TEXT CONSTRAINT ck_step_kind CHECK (VALUE IN ('tool', 'agent', 'parallel', 'elicitation', 'noop', 'abort'));
 
-CREATE DOMAIN step_lane AS TEXT CONSTRAINT ck_step_lane CHECK (VALUE ~ '^[a-z][a-z0-9_-]{0,31}$');
+CREATE DOMAIN step_pool AS TEXT CONSTRAINT ck_step_pool CHECK (VALUE ~ '^[a-z][a-z0-9_-]{0,31}$');
 
 CREATE DOMAIN step_effect AS TEXT CONSTRAINT ck_step_effect CHECK (VALUE IN ('pure', 'read', 'idempotent', 'unsafe'));
 
@@ -84,7 +84,7 @@ CREATE TABLE steps (
     tenant_id TEXT NOT NULL,
     kind step_kind DEFAULT 'tool' NOT NULL,
     tool_name TEXT NOT NULL,
-    lane step_lane NOT NULL,
+    pool step_pool NOT NULL,
     effect step_effect NOT NULL,
     status step_status NOT NULL,
     arguments JSON NOT NULL,
@@ -154,7 +154,7 @@ CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status IN ('running')
 CREATE TABLE workers (
     id UUID NOT NULL,
     name TEXT NOT NULL,
-    lanes TEXT[] NOT NULL,
+    pools TEXT[] NOT NULL,
     planners TEXT[],
     provides TEXT[],
     capacity INTEGER DEFAULT 0 NOT NULL,
@@ -914,7 +914,7 @@ CREATE TABLE suspects (
     index INTEGER NOT NULL,
     tenant_id TEXT NOT NULL,
     attempt INTEGER DEFAULT 0 NOT NULL,
-    lane TEXT NOT NULL,
+    pool TEXT NOT NULL,
     group_id UUID,
     company INTEGER DEFAULT 0 NOT NULL,
     losses INTEGER DEFAULT 1 NOT NULL,

@@ -82,7 +82,7 @@ SELECT id FROM jobs WHERE id = ANY (%(ids)s) AND status = ANY (%(statuses)s)
 
 -- name: get_planned_steps
 -- What the steps of all rounds are and how they ended, without their outputs; one step where `index` is given.
-SELECT index, round, tool_name, lane, effect, recovery, status, attempt, releases, in_doubt, wanted, arguments, verbatim,
+SELECT index, round, tool_name, pool, effect, recovery, status, attempt, releases, in_doubt, wanted, arguments, verbatim,
        is_known, error, (SELECT q.kind FROM questions q WHERE q.id = question_id) AS asks
 FROM steps WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND (%(index)s::int IS NULL OR index = %(index)s)
 ORDER BY index
@@ -214,7 +214,7 @@ SELECT k.parent_job_id, k.children, u.* FROM (
 
 -- name: job_waits
 -- One reading of all that says why jobs wait (shared/subjects/jobs/waiting.py): where each stands, the oldest question of it or of
--- a job below it, the first open steps of its round, and what the live workers of each lane have to do.
+-- a job below it, the first open steps of its round, and what the live workers of each pool have to do.
 SELECT j.id, j.priority, planq_shown_status(j.status, q.questions) AS status, j.error, j.paused_at, j.run_at, planq_now() AS now,
     j.stage_worker IS NOT NULL AS is_claimed, (
         SELECT CASE WHEN %(names_workers)s THEN w.name ELSE 'worker ' || right(w.id::text, 6) END
@@ -231,7 +231,7 @@ SELECT j.id, j.priority, planq_shown_status(j.status, q.questions) AS status, j.
         SELECT d.model FROM deferred_calls d
         WHERE d.job_id = j.id AND d.tenant_id = %(tenant_id)s AND d.status IN ('waiting', 'sent')
     ) END AS deferred_to, q.questions AS questions,
-    o.created_at AS asked_at, o.asked_ids, o.tool_name AS asking_tool, s.steps AS open_steps, l.lanes
+    o.created_at AS asked_at, o.asked_ids, o.tool_name AS asking_tool, s.steps AS open_steps, l.pools
 FROM unnest(%(job_ids)s::uuid[]) AS g (id)
 CROSS JOIN LATERAL (SELECT * FROM jobs WHERE id = g.id AND tenant_id = %(tenant_id)s OFFSET 0) j
 CROSS JOIN LATERAL (
@@ -245,7 +245,7 @@ LEFT JOIN LATERAL (
 ) o ON true
 CROSS JOIN LATERAL (
     SELECT coalesce(json_agg(to_json(f)), '[]')::text AS steps FROM (
-        SELECT s.index, s.tool_name, s.status, s.lane, s.run_at, s.wake_at, s.started_at, s.tool_away_since, s.error,
+        SELECT s.index, s.tool_name, s.status, s.pool, s.run_at, s.wake_at, s.started_at, s.tool_away_since, s.error,
                CASE WHEN s.status = ANY (planq_step_waiting()) THEN s.open_children END AS open_children,
                CASE WHEN s.status = ANY (planq_step_running()) THEN (
                    SELECT CASE WHEN %(names_workers)s THEN w.name ELSE 'worker ' || right(w.id::text, 6) END
@@ -261,13 +261,13 @@ CROSS JOIN LATERAL (
     ) f
 ) s
 CROSS JOIN LATERAL (
-    SELECT coalesce(json_object_agg(lane, json_build_object('in_flight', n.in_flight, 'capacity', n.capacity)), '{}') AS lanes
+    SELECT coalesce(json_object_agg(pool, json_build_object('in_flight', n.in_flight, 'capacity', n.capacity)), '{}') AS pools
     FROM (
-        SELECT u.lane, sum(w.in_flight)::int AS in_flight, sum(w.capacity)::int AS capacity
-        FROM workers w CROSS JOIN LATERAL unnest(w.lanes) AS u (lane)
+        SELECT u.pool, sum(w.in_flight)::int AS in_flight, sum(w.capacity)::int AS capacity
+        FROM workers w CROSS JOIN LATERAL unnest(w.pools) AS u (pool)
         WHERE w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
           AND coalesce(w.only_priority, j.priority) = j.priority
-        GROUP BY u.lane
+        GROUP BY u.pool
     ) n
 ) l
 
@@ -323,11 +323,11 @@ WHERE w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 ORDER BY r.since
 
 -- name: waiting_work
--- How much of a tenant's waits for a worker, by lane and priority, and since when the oldest does: steps that are ready and
+-- How much of a tenant's waits for a worker, by pool and priority, and since when the oldest does: steps that are ready and
 -- not held, and stages. Of either no more are counted than `most`. The times bound what an index is asked for: a history has
 -- thousands of steps that wait for days.
 WITH waiting AS (
-    (SELECT s.lane, j.priority, s.run_at FROM steps s JOIN jobs j ON j.id = s.job_id
+    (SELECT s.pool, j.priority, s.run_at FROM steps s JOIN jobs j ON j.id = s.job_id
      WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready()) AND s.tenant_id = %(tenant_id)s
        AND s.wake_at < planq_now() + planq_wake_pause(100) AND s.run_at <= planq_now()
        AND j.status = 'executing' AND j.paused_at IS NULL
@@ -339,4 +339,4 @@ WITH waiting AS (
        AND wake_at < planq_now() + planq_wake_pause(100) AND run_at <= planq_now() AND paused_at IS NULL
      LIMIT %(most)s)
 )
-SELECT lane, priority, count(*)::int AS n, min(run_at) AS oldest_at FROM waiting GROUP BY 1, 2 ORDER BY 1, 2
+SELECT pool, priority, count(*)::int AS n, min(run_at) AS oldest_at FROM waiting GROUP BY 1, 2 ORDER BY 1, 2

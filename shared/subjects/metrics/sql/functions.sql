@@ -89,7 +89,7 @@ BEGIN
         ) b ON true
         WHERE t.kind IN ('job_completed', 'job_failed', 'job_cancelled')
     ), done AS MATERIALIZED (
-        SELECT s.tool_name, s.cost_usd, s.kind, s.lane, s.status, s.reused_job IS NULL AND NOT s.is_known AS is_own, e.is_resumed,
+        SELECT s.tool_name, s.cost_usd, s.kind, s.pool, s.status, s.reused_job IS NULL AND NOT s.is_known AS is_own, e.is_resumed,
             extract(epoch FROM s.finished_at - s.started_at)::float8 AS seconds
         FROM ended e JOIN steps s ON s.job_id = e.id WHERE e.earlier_end IS NULL OR s.finished_at > e.earlier_end
     ), charged AS (
@@ -131,7 +131,7 @@ BEGIN
         UNION ALL
         SELECT 'job', ARRAY[e.priority::text], e.seconds FROM ended e
         UNION ALL
-        SELECT 'step', ARRAY[d.lane::text], d.seconds FROM done d WHERE d.is_own AND d.seconds IS NOT NULL
+        SELECT 'step', ARRAY[d.pool::text], d.seconds FROM done d WHERE d.is_own AND d.seconds IS NOT NULL
         UNION ALL
         SELECT s.name, '{}', s.seconds FROM spans s WHERE s.name IS NOT NULL
     ), counted (name, labels, number) AS (
@@ -151,8 +151,8 @@ BEGIN
         UNION ALL
         SELECT 'outbound_messages', '{}', count(*) FROM taken t WHERE t.kind = 'outbound_message' HAVING count(*) > 0
         UNION ALL
-        SELECT 'steps_ended', ARRAY[d.kind::text, d.lane::text, d.status::text], count(*) FROM done d WHERE d.is_own
-        GROUP BY d.kind, d.lane, d.status
+        SELECT 'steps_ended', ARRAY[d.kind::text, d.pool::text, d.status::text], count(*) FROM done d WHERE d.is_own
+        GROUP BY d.kind, d.pool, d.status
         UNION ALL
         SELECT 'tool_cost', ARRAY[p.tool], sum(p.usd) FROM priced p GROUP BY p.tool
         UNION ALL

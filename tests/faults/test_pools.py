@@ -1,4 +1,4 @@
-"""Lanes that tools name themselves: a queue each, workers of their own, on a loop or with processes."""
+"""Pools that tools name themselves: a queue each, workers of their own, on a loop or with processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.test_rabbitmq import own_host
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.waiting import eventually
 
-TOOLS = "tests.faults.lanes"
+TOOLS = "tests.faults.pools"
 BOTH = f"{SETTINGS['PLANQ_TOOLS']},{TOOLS}"
 
 
@@ -27,21 +27,21 @@ def planned(scene: Scene, *calls: tuple[str, str]) -> object:
 
 
 @pytest.mark.parametrize("options", [(), ("--process",)], ids=["loop", "processes"])
-def test_steps_of_a_lane_run_on_its_workers_alone(stage: Stage, options: tuple[str, ...]) -> None:
+def test_steps_of_a_pool_run_on_its_workers_alone(stage: Stage, options: tuple[str, ...]) -> None:
     with stage() as scene:
         scene.worker(PLANQ_TOOLS=BOTH)
         name = gpu_worker(scene, *options)
         job_id = planned(scene, ("gpu_train", "a"), ("fault_note", "$0.output.text"), ("gpu_train", "$1.output.text"))
         eventually(lambda: scene.has_ended(job_id), PATIENCE, what="the job ends")
         job, steps = scene.job(job_id)
-        assert (job["status"], [step["lane"] for step in steps]) == ("completed", ["gpu", "io", "gpu"])
+        assert (job["status"], [step["pool"] for step in steps]) == ("completed", ["gpu", "io", "gpu"])
         pids = {int(steps[index]["output"]["text"].split()[0]) for index in (0, 2)}
         assert (scene.pid(name) in pids) is not bool(options), "with processes it runs in one of the worker's own"
 
 
 @pytest.mark.whole
 @pytest.mark.rabbitmq
-def test_a_lane_has_queues_on_rabbitmq_that_were_declared_before_anybody_listens(
+def test_a_pool_has_queues_on_rabbitmq_that_were_declared_before_anybody_listens(
     stage: Stage, rabbitmq: RabbitMQ
 ) -> None:
     with own_host(rabbitmq) as url, stage(broker_url=url) as scene:
@@ -56,7 +56,7 @@ def test_a_lane_has_queues_on_rabbitmq_that_were_declared_before_anybody_listens
 
 
 @pytest.mark.whole
-def test_a_process_of_a_lane_that_dies_costs_its_step_an_attempt(stage: Stage) -> None:
+def test_a_process_of_a_pool_that_dies_costs_its_step_an_attempt(stage: Stage) -> None:
     with stage() as scene:
         scene.worker(PLANQ_TOOLS=BOTH)
         gpu_worker(scene, "--process")
@@ -67,7 +67,7 @@ def test_a_process_of_a_lane_that_dies_costs_its_step_an_attempt(stage: Stage) -
 
 
 @pytest.mark.whole
-def test_a_lane_is_shown_where_lanes_are(stage: Stage) -> None:
+def test_a_pool_is_shown_where_pools_are(stage: Stage) -> None:
     with stage() as scene:
         scene.worker(PLANQ_TOOLS=BOTH)
         scene.worker("cpu")
@@ -78,7 +78,7 @@ def test_a_lane_is_shown_where_lanes_are(stage: Stage) -> None:
         def is_seen() -> bool:
             return "worker_gpu" in httpx.get(f"{url}/statusz", timeout=60).json()["checks"]
 
-        eventually(is_seen, PATIENCE, what="/statusz tells of the lane")
-        assert 'planq_live_workers{lane="gpu"} 1.0' in httpx.get(f"{url}/metrics", timeout=60).text
+        eventually(is_seen, PATIENCE, what="/statusz tells of the pool")
+        assert 'planq_live_workers{pool="gpu"} 1.0' in httpx.get(f"{url}/metrics", timeout=60).text
         tools = {one["name"]: one for one in httpx.get(f"{url}/tools", timeout=60).json()["items"]}
-        assert tools["gpu_train"]["lane"] == "gpu"
+        assert tools["gpu_train"]["pool"] == "gpu"
