@@ -1,7 +1,7 @@
 """The composition root of a worker process: which adapter stands behind which port.
 
-A `WorkerRuntime` lives on one event loop, where `open` builds everything that owns connections. In the `io` pool that
-loop belongs to the pool; in the `cpu` pool every process of the pool has one of its own.
+A `WorkerRuntime` lives on one event loop, where `open` builds everything that owns connections. In the worker pool
+`io` that loop belongs to Celery's pool; in `cpu` every process of Celery's pool has one of its own.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ _BESIDE_THE_MODEL = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """Who this worker process is; the pool of a `cpu` worker shares its parent's.
+    """Who this worker process is; the processes of a `cpu` worker share their parent's.
 
     `process` says to its peers on its host which process it is (`planq.shared.kernel.processes`), None says
     nothing. Of its `capacity`, bulk work takes at most `bulk_capacity`. Each step of one that `has_processes` has a

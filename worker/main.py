@@ -64,7 +64,7 @@ __all__ = ["app", "celery_worker", "run"]
 
 
 def celery_worker(identity: WorkerIdentity, *, task_events: bool, only: Priority | None = None) -> Any:
-    """Return Celery's worker for a pool, not yet started: the asyncio pool, or stock prefork where it has processes.
+    """Return Celery's worker, not yet started; Celery's pool is ours on asyncio, or stock prefork for processes.
 
     It takes what is of one priority with `only`.
     It is what `celery worker` starts, without the command line, whose plug-ins (Flower's web server among them) cost
@@ -179,7 +179,7 @@ def _composed(
     require_master_keys(settings.require_database(), settings.master_keys, settings.pooled_schema)
     beat = None if beats is None else beats.beat(settings.freeze_seconds)
     lease = Lease(settings.lease, settings.lease_margin)
-    # A process of the pool reports its writes to its parent, and ends with it.
+    # A process of Celery's pool reports its writes to its parent, and ends with it.
     fence = Fence(lease) if beat is None else Fence(lease, beat.fence)
     in_flight = (
         InFlightWork(lease, on_acting=fence.is_acting) if processes is None else InFlightWork(lease, processes.notify)

@@ -56,7 +56,7 @@ def worker(
         bool, typer.Option("--health", help="Only say, by the exit code, whether one of the pool lives on this host.")
     ] = False,
 ) -> None:
-    """Run a Celery worker for one pool."""
+    """Run a Celery worker of one worker pool."""
     if health:
         _become(["-m", "planq.worker", pool, "--health"])
     options = ["--slots", str(slots)] if slots else []

@@ -225,9 +225,9 @@ POOL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
 class Pool(str):
-    """The kind of worker that a step needs: `io` waits, `cpu` computes, and tools may name others, such as `gpu`.
+    """A worker pool: the workers that serve one kind of step. `io` waits, `cpu` computes, and tools may name others.
 
-    Raises `ValueError` for what is no name of a pool.
+    Raises `ValueError` for what is no name of a worker pool.
     """
 
     __slots__ = ()
@@ -238,7 +238,7 @@ class Pool(str):
     def __new__(cls, name: str) -> Pool:
         if not POOL.fullmatch(name):
             raise ValueError(
-                f"expected the name of a pool, such as io, cpu or gpu ({POOL.pattern}), found {name[:40]!r}"
+                f"expected the name of a worker pool, such as io, cpu or gpu ({POOL.pattern}), found {name[:40]!r}"
             )
         return super().__new__(cls, name)
 
@@ -253,7 +253,7 @@ class Pool(str):
 Pool.IO, Pool.CPU = Pool("io"), Pool("cpu")
 
 OWN_POOLS = (Pool.IO, Pool.CPU)
-"""The pools that there always are: `io` also carries out stages."""
+"""The worker pools that there always are: `io` also carries out stages."""
 
 
 def pools_of(workers: Iterable[Mapping[str, Any]]) -> list[str]:

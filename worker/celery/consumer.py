@@ -190,7 +190,7 @@ class WakeConsumer(Consumer):
         if self.hub is None or self._is_flush_due:
             return
         self._is_flush_due = True
-        if self._is_stopping:  # timers do not matter any more; what the pool still ends is sent at once
+        if self._is_stopping:  # timers do not matter any more; what Celery's pool still ends is sent at once
             self.hub.call_soon(self._flush_due)
         else:
             self.hub.call_soon(self.hub.call_later, _FLUSH_SECONDS, self._flush_due)

@@ -1,8 +1,8 @@
 """What every worker process does beside its work: renew its lease and compare what it holds, sweep, and hear of
 cancelled jobs.
 
-It runs in a thread with a loop and connections of its own, so that a step which blocks the pool's loop cannot stop
-the heartbeat.
+It runs in a thread with a loop and connections of its own, so that a step which blocks the worker's loop cannot
+stop the heartbeat.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ STUCK_EXIT = 70
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatParts:
-    """What the thread looks after. `processes` are those of a `cpu` worker's pool, None where a loop runs the steps.
+    """What the thread looks after. `processes` are those of a `cpu` worker, None where a loop runs the steps.
 
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
     with an exit code that makes a supervisor start it again. `counted` gets how many workers of the pool that serve

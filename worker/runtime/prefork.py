@@ -231,7 +231,7 @@ class PreforkProcesses:
         if self._consumer is not None:
             self._consumer.pool.terminate_job(pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)  # the pool kills only what it still counts as its own
+            os.kill(pid, signal.SIGKILL)  # Celery's pool kills only what it still counts as its own
         _await_change(pid, os.WEXITED)
         self._replace()
 
@@ -287,7 +287,7 @@ class PreforkProcesses:
 
 
 def _await_change(pid: int, changes: int) -> None:
-    """Wait until a process has stopped or ended; it stays to be waited for by its pool."""
+    """Wait until a process has stopped or ended; it stays to be waited for by Celery's pool."""
     until = monotonic() + _STOP_SECONDS
     with contextlib.suppress(ChildProcessError):
         while os.waitid(os.P_PID, pid, changes | os.WNOHANG | os.WNOWAIT) is None:

@@ -125,7 +125,7 @@ def paths(graph: Graph) -> list[int]:
 
 
 def critical_path_length(graph: Graph) -> int:
-    """Return the number of steps on the longest chain of waits: the least number of rounds of an unbounded pool.
+    """Return the number of steps on the longest chain of waits: the least number of rounds of workers without bound.
 
     Precondition: no cycle (`topological_order` is not None).
     """

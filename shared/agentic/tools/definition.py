@@ -1,4 +1,4 @@
-"""What a tool is to the rest of planq: a name, two schemas, an effect class and a pool.
+"""What a tool is to the rest of planq: a name, two schemas, an effect class and a worker pool.
 
 Nothing here can run a tool; workers publish these definitions, the API lists them and validates plans against them
 without importing a tool. docs/decisions.md, D10, D11, D24 to D26.

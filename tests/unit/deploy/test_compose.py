@@ -66,7 +66,7 @@ def test_workers_can_be_scaled(name: str) -> None:
 
 def test_the_database_has_connections_for_sixteen_io_workers() -> None:
     connections = {
-        "api": Settings.model_fields["database_connections"].default + 1,  # the pool, LISTEN
+        "api": Settings.model_fields["database_connections"].default + 1,  # statements, LISTEN
         "worker-io": 16 * (Settings.model_fields["database_connections"].default + 3 + 1),  # steps, lifecycle, LISTEN
         "worker-cpu": 2 * Settings.model_fields["cpu_concurrency"].default + 3 + 1,  # two a process
     }

@@ -17,7 +17,7 @@ from planq.worker.tools import tool
 
 @pytest.mark.parametrize("name", ["", "GPU", "9gpu", "gpu.bulk", "gpu 1", "x" * 33, "gpu\n"])
 def test_what_is_no_name_of_a_pool_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="expected the name of a pool"):
+    with pytest.raises(ValueError, match="expected the name of a worker pool"):
         Pool(name)
     with pytest.raises(ValidationError):
         ToolDefinition(name="x", pool=name)
