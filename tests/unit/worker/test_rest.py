@@ -115,9 +115,9 @@ def test_processes_at_rest_ask_for_little(idle: Idle, monkeypatch: pytest.Monkey
                 await start_worker(settings, identity, loop, stack)
             database = Database(settings.database_url, max_connections=1)
             await stack.enter_async_context(api._running(settings, api._compose(settings, database), database))
-            await asyncio.sleep(SETTLED)
+            await passed(SETTLED)
             idle.asked.clear()
-            await asyncio.sleep(MINUTE)
+            await passed(MINUTE)
             return Counter(idle.asked)
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -126,6 +126,13 @@ def test_processes_at_rest_ask_for_little(idle: Idle, monkeypatch: pytest.Monkey
     assert asked["sweep_look"] in range(128, 136), "twice a second by all, and seldom by the `cpu` worker"
     assert asked["planq_claim_deliveries"] == asked["planq_take_provider_batch"] == 3
     assert asked.total() < MOST, asked
+
+
+async def passed(seconds: float) -> None:
+    """Return once the clock of the loop, which leaps, has gone on so far."""
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, event.set)
+    await event.wait()
 
 
 async def start_worker(
