@@ -115,14 +115,14 @@ from planq.shared.subjects.conversations.store import ConversationStore
 from planq.shared.subjects.costs.store import CostStore
 from planq.shared.subjects.events.store import EventLog
 from planq.shared.subjects.insights.store import InsightStore
-from planq.shared.subjects.jobs.overview import JobOverview
+from planq.shared.subjects.jobs.operations import JobOverview
 from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.listings import text_of  # noqa: F401  (so that no request waits for SQLAlchemy's import)
 from planq.shared.subjects.metrics.store import TallyStore
 from planq.shared.subjects.payloads.objects import open_objects
 from planq.shared.subjects.payloads.store import PayloadStore
 from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.schedules.store import Schedules
-from planq.shared.subjects.selects import text_of  # noqa: F401  (so that no request waits for SQLAlchemy's import)
 from planq.shared.subjects.streams.followers import StreamStore
 from planq.shared.subjects.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
 from planq.shared.subjects.tenants.directory import TenantDirectory, TenantStore

@@ -46,7 +46,7 @@ from planq.shared.subjects.conversations.store import ConversationStore
 from planq.shared.subjects.costs.store import CostStore
 from planq.shared.subjects.events.store import EventLog
 from planq.shared.subjects.insights.store import InsightStore
-from planq.shared.subjects.jobs.overview import JobOverview
+from planq.shared.subjects.jobs.operations import JobOverview
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.payloads.store import PayloadStore
 from planq.shared.subjects.questions.store import QuestionStore

@@ -22,7 +22,7 @@ from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText
 from planq.shared.platform.values.parts import parts_of
 from planq.shared.subjects.agents.store import StoredDocument
-from planq.shared.subjects.jobs.views import JobView
+from planq.shared.subjects.jobs.job_view import JobView
 
 _Document = dict[str, Any]
 

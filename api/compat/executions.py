@@ -57,7 +57,7 @@ from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.kernel.states import JobStatus, Outcome, StopReason
 from planq.shared.platform.errors import InvalidRequest, NotFound
-from planq.shared.subjects.jobs.views import JobView
+from planq.shared.subjects.jobs.job_view import JobView
 
 execution_routes = strict_router("agents")
 

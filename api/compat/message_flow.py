@@ -37,9 +37,9 @@ from planq.api.schemas import MAX_PAGE, JobRequest
 from planq.shared.kernel.states import JobStatus
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict, NotFound
+from planq.shared.subjects.jobs.job_view import JobView
 from planq.shared.subjects.jobs.selection import JobFilter
 from planq.shared.subjects.jobs.store import RequestStore
-from planq.shared.subjects.jobs.views import JobView
 
 message_flow_routes = strict_router("message flow")
 

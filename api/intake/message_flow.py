@@ -26,7 +26,7 @@ from planq.shared.platform.errors import NotFound, capped
 from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.conversations.rules import user_message_for_step
-from planq.shared.subjects.jobs.views import JobView
+from planq.shared.subjects.jobs.job_view import JobView
 
 _VERSION_BITS = 0xF << 76
 _JOB_VERSION, _PLAN_VERSION = 7 << 76, 8 << 76

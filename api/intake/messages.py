@@ -52,8 +52,8 @@ from planq.shared.settings.settings import Settings
 from planq.shared.subjects.conversations.inbound import CanonicalMessage, checked_text
 from planq.shared.subjects.conversations.rules import user_message
 from planq.shared.subjects.conversations.store import Arrival, ConversationStore, Inbound, InboundResult, erased
+from planq.shared.subjects.jobs.job_view import JobView
 from planq.shared.subjects.jobs.store import RequestStore
-from planq.shared.subjects.jobs.views import JobView
 from planq.shared.subjects.questions.answering import ACTIONS
 from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.tenants.config import Tenant

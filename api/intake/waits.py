@@ -18,8 +18,8 @@ from planq.api.http.exchange import HttpRefusal
 from planq.api.streams.waiting import WAITED, Waiters
 from planq.shared.kernel.store.signals import Notifier
 from planq.shared.settings.settings import Settings
+from planq.shared.subjects.jobs.job_view import JobView
 from planq.shared.subjects.jobs.store import RequestStore
-from planq.shared.subjects.jobs.views import JobView
 from planq.shared.subjects.tenants.directory import TenantDirectory
 
 

@@ -33,8 +33,8 @@ from planq.shared.platform.errors import InvalidArguments, PlanqError
 from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.describe import is_deeper_than
 from planq.shared.settings.settings import Settings
+from planq.shared.subjects.jobs.job_view import JobView
 from planq.shared.subjects.jobs.store import RequestStore
-from planq.shared.subjects.jobs.views import JobView
 from planq.shared.subjects.payloads.store import PayloadStore
 
 IDEMPOTENCY_KEY = "dev.planq/idempotencyKey"

@@ -17,7 +17,7 @@ from planq.api.schemas import Answer, Id, Time
 from planq.shared.kernel.states import JobStatus, Priority, pools_of
 from planq.shared.platform.database import Row, shown_time
 from planq.shared.platform.errors import NotFound
-from planq.shared.subjects.jobs.overview import COUNTED_UP_TO, MOST_WAITING, JobOverview
+from planq.shared.subjects.jobs.operations import COUNTED_UP_TO, MOST_WAITING, JobOverview
 from planq.shared.subjects.jobs.waiting import WaitKind, wait_of
 from planq.shared.subjects.tenants.keys import KeyScope
 

@@ -15,7 +15,7 @@ from planq.api.http.exchange import JsonResponse
 from planq.api.intake.message_flow import job_id_of_plan
 from planq.api.schemas import Answer, Id
 from planq.shared.platform.errors import NotFound, storable
-from planq.shared.subjects.jobs.overview import FoundKind, JobOverview, NamedId, named_id
+from planq.shared.subjects.jobs.operations import FoundKind, JobOverview, NamedId, named_id
 
 search_routes = strict_router("jobs")
 

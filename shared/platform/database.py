@@ -1,9 +1,10 @@
 """One pool of connections to PostgreSQL a process, statements by name, rows as records, errors turned into ours.
 
 Every statement is its own transaction (autocommit); what must commit together is one statement or one SQL function.
-Statements have names and live in `sql/queries/`, a file for each subject, and those of lists and documents in
-`selects/`; a test holds the names that Python asks for equal to those. A statement that the server undid because of
-others (a deadlock, a plan that a migration made void) is simply repeated: nothing of it happened.
+Statements have names. They lie in the folders `sql` of the kernel and of subjects (`sql_files.py`), those of lists
+and documents in `listings.py` of their subject; a test holds the names that Python asks for equal to these. A
+statement that the server undid because of others (a deadlock, a plan that a migration made void) is repeated:
+nothing of it happened.
 """
 
 from __future__ import annotations

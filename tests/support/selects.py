@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from planq.shared.platform.selects import NAMED
-from planq.shared.subjects.selects import text_of
+from planq.shared.subjects.listings import text_of
 
 
 def select_texts() -> Mapping[str, Mapping[str, str]]:

@@ -21,8 +21,8 @@ from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict, NotFound
 from planq.shared.subjects.batches.control import BatchControl, BatchControlResult
 from planq.shared.subjects.batches.rules import LineStatus
+from planq.shared.subjects.jobs.job_view import JobView
 from planq.shared.subjects.jobs.store import RequestStore
-from planq.shared.subjects.jobs.views import JobView
 
 batch_control_routes = strict_router("batches")
 

@@ -24,7 +24,7 @@ from planq.api.schemas import JobRequest
 from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Strategy
 from planq.shared.platform.errors import NotFound
 from planq.shared.subjects.jobs.find import LOOKED_THROUGH
-from planq.shared.subjects.jobs.overview import FoundKind, named_id
+from planq.shared.subjects.jobs.operations import FoundKind, named_id
 from planq.shared.subjects.jobs.selection import FILTER_FIELDS
 from planq.shared.subjects.tenants.keys import KeyScope
 

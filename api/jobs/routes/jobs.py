@@ -40,9 +40,9 @@ from planq.api.intake.waits import JobWaits, client_closed_response
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
 from planq.shared.kernel.states import JobStatus
 from planq.shared.platform.errors import Conflict, DatabaseUnavailable, storable
+from planq.shared.subjects.jobs.job_view import JobView
 from planq.shared.subjects.jobs.selection import FILTER_FIELDS, takes
 from planq.shared.subjects.jobs.store import RequestStore
-from planq.shared.subjects.jobs.views import JobView
 from planq.shared.subjects.tenants.keys import KeyScope
 
 job_routes = strict_router("jobs")

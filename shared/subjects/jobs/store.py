@@ -32,7 +32,7 @@ from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database, Row, json_text, sql_fields
 from planq.shared.platform.errors import Conflict, ErrorRecord, NotAsked, NotFound, storable
-from planq.shared.subjects.jobs.views import JobView, ViewLook, summaries, view_batcher
+from planq.shared.subjects.jobs.job_view import JobView, ViewLook, summaries, view_batcher
 
 _BYTES_OF_AN_ITEM = 64 * 1024
 """A plan that is longer counts as several jobs of a batch, so that a batch stays small enough for one statement."""

@@ -29,8 +29,8 @@ from planq.shared.platform.errors import ErrorRecord, NotFound
 from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.jobs.find import found_jobs
+from planq.shared.subjects.jobs.job_view import JobView
 from planq.shared.subjects.jobs.selection import JobFilter
-from planq.shared.subjects.jobs.views import JobView
 from tests.support.plans import TOOLS
 from tests.support.requests import OpenRequestStore
 

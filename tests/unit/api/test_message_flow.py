@@ -18,7 +18,7 @@ from planq.api.intake.message_flow import (
 )
 from planq.shared.kernel.ids import uuid7
 from planq.shared.platform.errors import NotFound
-from planq.shared.subjects.jobs.views import JobView
+from planq.shared.subjects.jobs.job_view import JobView
 
 JOB = uuid7(1_764_000_000_000, b"0123456789")
 NOW = datetime(2026, 11, 24, tzinfo=UTC)

@@ -14,7 +14,7 @@ from planq.shared.kernel.ids import (
     step_attempt_id,
     steps_attempt_id,
 )
-from planq.shared.subjects.jobs.overview import NamedId, named_id
+from planq.shared.subjects.jobs.operations import NamedId, named_id
 
 JOB = UUID("01a1fd0d-d36a-7c9b-abe5-077a4bbcb541")
 STEP = StepRef(JOB, 1, 12)

@@ -5,9 +5,9 @@ A model is `Any` in these files: mypy takes its columns for the values of one ro
 """
 
 from planq.shared.platform.selects import text_of
-from planq.shared.subjects.batches import selects as batches
-from planq.shared.subjects.conversations import selects as conversations
-from planq.shared.subjects.questions import selects as questions
-from planq.shared.subjects.webhooks import selects as webhooks
+from planq.shared.subjects.batches import listings as batches
+from planq.shared.subjects.conversations import listings as conversations
+from planq.shared.subjects.questions import listings as questions
+from planq.shared.subjects.webhooks import listings as webhooks
 
 __all__ = ["batches", "conversations", "questions", "text_of", "webhooks"]
