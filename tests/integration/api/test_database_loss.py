@@ -169,7 +169,7 @@ def test_requests_are_answered_while_the_network_to_the_database_is_silent(
         operations = Operations(api)
         with ThreadPoolExecutor(len(AT_ONCE)) as pool:
             with locked(database_url) as connection:  # a connection for each of what follows
-                warm = [pool.submit(api.http.get, "/tools") for _ in AT_ONCE]
+                warm = [pool.submit(api.http.get, "/jobs") for _ in AT_ONCE]
                 eventually(lambda: waiting_statements(connection) == len(AT_ONCE))
                 connection.rollback()
                 assert {one.result().status_code for one in warm} == {200}
