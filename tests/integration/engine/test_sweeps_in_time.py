@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -32,7 +31,7 @@ async def told(harness: Harness, ahead: float) -> list[float]:
     """Sweep once, and return in how many seconds the sweeper wants to look again."""
     due: list[float] = []
     sweeper = Sweeper(
-        replace(SWEEP, ahead=timedelta(seconds=ahead)),
+        SWEEP,
         harness.worker_registry,
         harness,
         harness,
@@ -40,6 +39,7 @@ async def told(harness: Harness, ahead: float) -> list[float]:
         lambda: 0.0,
         interrupt=lambda _: None,
         due_in=due.append,
+        ahead=lambda: timedelta(seconds=ahead),
     )
     await sweeper.sweep()
     return due
