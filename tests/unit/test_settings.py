@@ -13,7 +13,8 @@ from planq.shared.settings.environment import REMOVED, load_settings, variables_
 from planq.shared.settings.settings import Settings
 
 _OPTIONS = quote(
-    "-cjit=off -cDateStyle=ISO -cIntervalStyle=postgres -cTimeZone=UTC -cclient_encoding=UTF8 -cbytea_output=hex "
+    "-cjit=off -cplan_cache_mode=force_generic_plan -cenable_seqscan=off -cenable_mergejoin=off "
+    "-cDateStyle=ISO -cIntervalStyle=postgres -cTimeZone=UTC -cclient_encoding=UTF8 -cbytea_output=hex "
     "-cextra_float_digits=1 -cstandard_conforming_strings=on -cdefault_transaction_isolation=read\\ committed "
     "-csearch_path=planq",
     safe="",
