@@ -39,10 +39,12 @@ RUNS = int(os.environ.get("POWER_LOSS_RUNS", "1"))
 
 
 def write_late(server: TestPostgres) -> None:
-    """Let the log be written by commits that wait for it alone."""
+    """Let only commits that wait for it write the log: the process that writes it for the others stands still."""
     with psycopg.connect(server.server.url, autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
-        connection.execute("SELECT pg_reload_conf()")
+        writers = connection.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").fetchall()
+    for (pid,) in writers:
+        os.kill(pid, signal.SIGSTOP)
+    assert writers
 
 
 def cut_power(server: TestPostgres) -> None:
