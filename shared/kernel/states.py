@@ -311,7 +311,7 @@ STORED_JOB = tuple(dict.fromkeys(status.stored for status in JobStatus))
 
 TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
 UNSTARTED_STEP = (StepStatus.PENDING, StepStatus.READY)
-"""It has not begun, so it can be skipped. `sql/functions/states.sql` has these sets for the transitions."""
+"""It has not begun, so it can be skipped. `sql/functions/states.sql` beside has these sets for SQL."""
 RUNNING_STEP = (StepStatus.RUNNING,)
 """An attempt owns it."""
 WAITING_STEP = (StepStatus.WAITING,)

@@ -1,4 +1,4 @@
-"""Functions that build a select become texts that `Database` runs as it runs the statements of `sql/queries`."""
+"""Functions that build a select become texts that `Database` runs as it runs the statements of SQL files."""
 
 from __future__ import annotations
 

@@ -1,28 +1,21 @@
--- The SQL of planq. Every function is defined once, in the file of its subject in functions/:
+-- The SQL of the kernel. Every function is defined once, in the file of its idea in functions/:
 --
---   submit    a request becomes a job                   wait      a step waits for a timer, or for a person
---   claim     a worker takes a stage or a step          children  a step waits for child jobs
---   plan      a plan is accepted, with its steps        budget    what a tree of jobs may use up together
---   finish    an attempt at a step ends                 control   people cancel, pause and resume
---   stage     the answer ends a job, or a stage waits   sweep     what nobody else moves
---   view      what callers see of jobs                  suspects  what was in flight in a lost worker
---   events    what has happened                         clock     the time, and all periods
---   message       what is written in a conversation becomes a job, joins one, or answers
---   conversation  turns, one after the other           transcript  what stands in a conversation of its turns
---   delivery  what is to be told outside the house
---   load      how much may be out at once, of a job and of batches
---   offers    which worker can run which step               schedule  a time has come, and a job is made
---   unlock    what the end of a step does to those that wait for it
---   close     ended steps are counted off their job, with the last one its round ends
---   outcome   what a step leaves beside its row
---   states    which statuses of a job are ends
---   progress  what running steps say of themselves
---   intake        a batch comes in, and its lines are validated
---   batch     lines of a file become jobs, as many as the workers keep up with
---   deferred  model calls of a batch wait for the provider's batches
+--   submit    a request becomes a job                   wait        a step waits for a timer, or for a person
+--   claim     a worker takes a stage or a step          children    a step waits for child jobs
+--   plan      a plan is accepted, with its steps        budget      what a tree of jobs may use up together
+--   finish    an attempt at a step ends                 control     people cancel, pause and resume
+--   stage     the answer ends a job, or a stage waits   sweep       what nobody else moves
+--   close     the last ended step ends its round        unlock      an ended step makes those that wait for it ready
+--   ends      the end of a job, for those that wait     outcome     what a step leaves beside its row
+--   load      maximum of a job and of batches at once   offers      which worker can run which step
+--   events    what has happened                         progress    what running steps report
+--   suspects  what was in flight in a lost worker       invariants  what a row holds in each state
+--   states    sets of statuses                          clock       the time, and all periods
+--
+-- A subject has its functions in its own folder (shared/subjects/*/sql). The records below are for all of them.
 --
 -- A job moves submit -> claim -> plan -> (claim -> finish)* -> claim -> stage. `planq migrate` makes all of them anew when
--- a file has changed; queries/ holds the single statements that Python runs by name, one file for each subject.
+-- a file has changed; queries/ holds the single statements that Python runs by name.
 --
 -- Rows are locked in one order, so that nobody waits in a circle: conversations and batches, by their ids; jobs by theirs, which
 -- is from the outermost one down; the steps of a job in plan order; then what hangs on them. A reservation takes its tree's
