@@ -71,8 +71,7 @@ from planq.api.jobs.routes.control import control_routes
 from planq.api.jobs.routes.jobs import job_routes
 from planq.api.jobs.routes.outputs import artifact_routes, output_routes
 from planq.api.manual.page import manual_routes
-from planq.api.mcp.calls import ToolCalls
-from planq.api.mcp.server import McpDoor
+from planq.api.mcp.door import McpDoor
 from planq.api.metrics.exposition import Metrics
 from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks, StatusChecks
 from planq.api.openapi import describe_api, operation_name
@@ -180,7 +179,7 @@ def create_api(settings: Settings) -> FastAPI:
         statement_seconds=bounds.DATABASE_TIMEOUT_SECONDS + _STATEMENT_SECONDS,
     )
     services = _compose(settings, database)
-    mcp = McpDoor(services.catalogue, services.subject(ToolCalls), settings.max_body_bytes)
+    mcp = McpDoor(services, settings.max_body_bytes)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -276,7 +275,6 @@ def _compose(settings: Settings, database: Database) -> Services:
         BatchUploads(tenants, batches, batch_arrived),
         BatchValidation(batches, builder, catalogue, batch_arrived, settings.model_prices),
         EventStreams(tenants, event_log, texts, streams, places, ongoing),
-        ToolCalls(settings, submissions, requests, payloads, waits),
     )
     return Services(
         settings=settings,

@@ -60,8 +60,8 @@ _MAX_DEPTH = MAX_DEPTH + 3
 _Asked = ServerRequestContext[Any, Request]
 
 
-class McpDoor:
-    """The ASGI application behind `/mcp`; precondition: it is asked while `open` holds."""
+class McpServer:
+    """Answers the messages that come to `McpDoor`; precondition: it is asked while `open` holds."""
 
     def __init__(self, catalogue: Catalogue, calls: ToolCalls, max_body_bytes: int) -> None:
         server: Server[Any] = Server(
