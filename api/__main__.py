@@ -66,6 +66,7 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
     from planq.api.app import create_api
     from planq.shared.platform.logs import configure_logging
     from planq.shared.platform.process_memory import bound_arenas, settle_heap
+    from planq.shared.platform.version import release
     from planq.shared.settings.environment import load_settings
 
     settings = load_settings()
@@ -93,7 +94,10 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with _listen(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
-        _log.info("api_listening", extra={"host": host, "port": port, "needs_key": settings.needs_keys})
+        _log.info(
+            "api_listening",
+            extra={"host": host, "port": port, "needs_key": settings.needs_keys, "version": release()},
+        )
         Server(config).run(sockets=[listener])
 
 

@@ -103,8 +103,9 @@ from planq.shared.platform.data_folder import serves
 from planq.shared.platform.database import Database
 from planq.shared.platform.logs import hide
 from planq.shared.platform.timers import NearTimers
+from planq.shared.platform.version import VERSION
 from planq.shared.settings.kinds import comma_separated
-from planq.shared.settings.settings import VERSION, Settings
+from planq.shared.settings.settings import Settings
 from planq.shared.subjects.actions.store import JobActions
 from planq.shared.subjects.agents.store import DocumentStore
 from planq.shared.subjects.batches.control import BatchControl

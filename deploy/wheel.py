@@ -1,8 +1,10 @@
-"""What goes into a wheel beside the packages: the manual, which is the README and the docs."""
+"""What goes into a wheel beside the packages: the manual, which is the README and the docs, and its commit."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 from setuptools.command.build_py import build_py
@@ -11,14 +13,27 @@ SOURCES = ("README.md", "docs/*.md", "docs/pictures/*")
 
 
 class BuildWithManual(build_py):
-    """Builds the packages with a copy of the manual; an editable install reads the project's own files."""
+    """Builds the packages with the manual and the commit; an editable install reads the project's own files."""
 
     def run(self) -> None:
-        """Copy the packages, and the manual to where `planq.shared.platform.manual` looks for it."""
+        """Copy the packages, the manual, and the commit to where `planq.shared.platform.version` looks for it."""
         super().run()
         if not self.editable_mode:
-            target = Path(self.build_lib, "planq", "shared", "platform", "manual", "pages")
+            platform = Path(self.build_lib, "planq", "shared", "platform")
+            target = platform / "manual" / "pages"
             target.mkdir(parents=True, exist_ok=True)
             for pattern in SOURCES:
                 for path in Path().glob(pattern):
                     shutil.copy(path, target / path.name)
+            commit = _commit()
+            if commit:
+                (platform / "commit.txt").write_text(commit, "ascii")
+
+
+def _commit() -> str:
+    """Return the commit that is built: `PLANQ_COMMIT` where the source comes without its history, as in the image."""
+    given, git = os.environ.get("PLANQ_COMMIT", ""), shutil.which("git")
+    if given or git is None or not Path(".git").exists():
+        return given
+    command = [git, "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603 - our own

@@ -44,8 +44,9 @@ from planq.shared.platform.lacking import PAYLOADS
 from planq.shared.platform.logs import hide
 from planq.shared.platform.process_memory import settle_heap
 from planq.shared.platform.timers import NearTimers
+from planq.shared.platform.version import release
 from planq.shared.settings.kinds import comma_separated
-from planq.shared.settings.settings import VERSION, Settings
+from planq.shared.settings.settings import Settings
 from planq.shared.subjects.actions.sweep import ActionSweep
 from planq.shared.subjects.batches.provider_store import ProviderBatches
 from planq.shared.subjects.batches.sweep import LineSweep
@@ -601,7 +602,7 @@ async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, to
         [identity.pool],
         [OfferedTool(one.name, one.digest, one.version) for one in tools.registry.runnable()],
         identity.capacity,
-        VERSION,
+        release(),
         process=identity.process,
         has_processes=identity.has_processes,
         bulk_capacity=identity.bulk_capacity,

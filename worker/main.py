@@ -31,7 +31,7 @@ from planq.shared.kernel.schema_version import require_schema
 from planq.shared.kernel.states import Pool, Priority, WakeQueue, wake_queues
 from planq.shared.platform.beats import Beats
 from planq.shared.platform.redact import without_password
-from planq.shared.settings.settings import VERSION
+from planq.shared.platform.version import release
 from planq.shared.subjects.moments.store import PostgresKnowledge, PostgresMemory
 from planq.shared.subjects.tenants.secrets import require_master_keys
 from planq.worker.celery.app import app, settings
@@ -234,7 +234,7 @@ def _connect_signals(
             "worker_ready",
             extra={
                 **runtime.described(),
-                "version": VERSION,
+                "version": release(),
                 "database": without_password(settings.database_url),
                 "broker": without_password(settings.require_broker()),
             },

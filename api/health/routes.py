@@ -20,9 +20,19 @@ from planq.api.access.callers import CALLER, Caller
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, JsonResponse, error_responses
 from planq.api.schemas import Answer
+from planq.shared.kernel.schema_version import needed
+from planq.shared.platform.version import VERSION, commit
 from planq.shared.subjects.tenants.keys import KeyScope
 
 operation_routes = strict_router("operations", 403, 421, 422, 500)
+
+
+class Release(Answer):
+    """Which planq this process runs."""
+
+    version: str
+    commit: str | None = Field(description="The first 12 digits; null where the package does not know its commit.")
+    schema_version: str = Field(description="What the database must have: the revision of its tables, `+`, a digest.")
 
 
 class Health(Answer):
@@ -56,6 +66,12 @@ class SystemStatus(Answer):
 async def get_health() -> Response:
     """Answer as long as the process is alive; asks no other process."""
     return JsonResponse({"status": "ok"})
+
+
+@operation_routes.get("/version", response_model=Release)
+async def get_version() -> Response:
+    """Say which planq this process runs; asks no other process."""
+    return JsonResponse({"version": VERSION, "commit": commit(), "schema_version": needed()})
 
 
 @operation_routes.get(

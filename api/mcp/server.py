@@ -45,7 +45,7 @@ from planq.shared.kernel.states import Effect, StepKind
 from planq.shared.platform.computing import INLINE_CHARS, off_loop
 from planq.shared.platform.errors import PlanqError, Unavailable
 from planq.shared.platform.values.describe import excerpt, is_deeper_than
-from planq.shared.settings.settings import VERSION
+from planq.shared.platform.version import VERSION
 from planq.shared.subjects.tools.catalogue import Catalogue, ToolsByName
 
 _log = logging.getLogger("planq.api")

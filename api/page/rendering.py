@@ -19,7 +19,7 @@ from planq.api.access.sessions import LIFETIME_SECONDS, SESSION, UI, PageSession
 from planq.api.http.prefix import below_prefix
 from planq.api.page import words
 from planq.api.page.trees import marks_of, tree
-from planq.shared.settings.settings import VERSION
+from planq.shared.platform.version import VERSION
 from planq.shared.subjects.jobs.waiting import shown_seconds
 
 _GROUPS = (

@@ -206,11 +206,11 @@ _RUN_OTHERS = (cassettes.record, cassettes.replay)
 
 
 def show_version(wanted: bool) -> None:
-    """Print `planq VERSION` and end, where that is wanted."""
+    """Print version and commit, and end, where that is wanted."""
     if wanted:
-        from planq.shared.settings.settings import VERSION
+        from planq.shared.platform.version import release
 
-        out.print(f"planq {VERSION}")
+        out.print(f"planq {release()}")
         raise typer.Exit
 
 

@@ -55,8 +55,6 @@ from planq.shared.settings.kinds import (
 from planq.shared.subjects.insights.offering import InsightMode
 from planq.shared.subjects.tenants.master_keys import MasterKey, read_master_keys
 
-VERSION = "0.1.0"
-
 
 class ServerSettings(BaseSettings):
     """Where the database and the broker are."""

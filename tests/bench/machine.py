@@ -13,7 +13,7 @@ import psutil
 
 from planq.deploy.local.postgres import installed_binaries
 from planq.deploy.local.valkey import installed_binary
-from planq.shared.settings.settings import VERSION
+from planq.shared.platform.version import VERSION
 
 PACKAGES = ("celery", "fastapi", "psycopg", "uvicorn")
 

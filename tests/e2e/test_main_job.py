@@ -18,7 +18,7 @@ import pytest
 
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
-from planq.shared.settings.settings import VERSION
+from planq.shared.platform.version import release
 from planq.shared.subjects.moments.store import Piece, PostgresKnowledge
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
@@ -216,7 +216,7 @@ def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step_and_its_traceback
         (kept,) = httpx.get(f"{stack.url}/jobs/{job['id']}/steps/0/tracebacks").json()["items"]
         assert (kept["attempt"], kept["text"].strip()) == (1, raised["exception"].strip())
         ready = next(line for line in logged(stack, worker) if line["event"] == "worker_ready")
-        assert (ready["pool"], ready["version"]) == (worker[:-2], VERSION)
+        assert (ready["pool"], ready["version"]) == (worker[:-2], release())
         assert ready["tools"] > 2
         assert {"slots", "worker", "database", "broker"} <= set(ready)
     for worker in tools:

@@ -150,6 +150,7 @@ OPERATIONS = [
     ("GET", "/agentic/tasks"),
     ("GET", "/artifacts/{artifact_id}"),
     ("GET", "/healthz"),
+    ("GET", "/version"),
     ("GET", "/readyz"),
     ("GET", "/metrics"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 from collections.abc import Awaitable
 from datetime import timedelta
 from pathlib import Path
@@ -22,15 +23,18 @@ from planq.api.metrics.readiness import BrokerProbe, StatusChecks
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.kernel.ids import TENANT
+from planq.shared.kernel.schema_version import needed
 from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
+from planq.shared.platform.version import VERSION
 from planq.shared.subjects.tenants.api_keys import ApiKeyStore
 from planq.shared.subjects.tenants.keys import KeyScope
 from planq.shared.subjects.tenants.rate_counter import PostgresWindows
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.integration.api.control import JobDriver
+from tests.support.pinned_env import ROOT
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
@@ -46,6 +50,15 @@ CREATE TRIGGER full_disk BEFORE INSERT ON jobs EXECUTE FUNCTION refuse();
 
 def test_the_process_says_that_it_is_alive(api: Api) -> None:
     assert api.http.get("/healthz").json() == {"status": "ok"}
+
+
+def test_the_process_says_which_planq_it_is(api: Api) -> None:
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert api.http.get("/version").json() == {
+        "version": VERSION,
+        "commit": head.stdout[:12],
+        "schema_version": needed(),
+    }
 
 
 def test_the_status_needs_a_live_worker_for_each_pool(make_api: MakeApi) -> None:

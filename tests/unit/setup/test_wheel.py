@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from planq.shared.platform.version import VERSION
 from tests.support.pinned_env import ROOT
-from tests.support.wheel import FOLDERS, build
+from tests.support.wheel import COMMIT, FOLDERS, build
 
 pytestmark = pytest.mark.whole  # it builds one
 
@@ -60,6 +61,11 @@ def test_a_wheel_brings_the_manual_and_the_handbook_that_the_sample_job_searches
         ["-P", "-m", "planq.deploy.cli.main", "docs", "stuck", "in", "queued"], cwd=installed, installed=installed
     )
     assert shown.stdout.startswith("docs/troubleshooting.md#a-job-is-stuck-in-queued")
+
+
+def test_what_is_installed_says_from_which_commit_it_was_built(tmp_path: Path, installed: Path) -> None:
+    said = run(["-P", "-m", "planq.deploy.cli.main", "--version"], cwd=tmp_path, installed=installed)
+    assert said.stdout == f"planq {VERSION}+{COMMIT[:12]}\n"
 
 
 @pytest.fixture
