@@ -6,6 +6,7 @@
 #   make bench   planq beside Celery, LangGraph and DBOS, and its own figures   (ARGS="--quick B1 B2 --json")
 #   make chaos   kill and restart everything under load, and prove that nothing is lost   (ARGS="--seconds 600 --rolling")
 #   make docs    write the reference pages of docs/ from the code
+#   make release  build and tag one   (VERSION=0.2.0; docs/releasing.md)
 #   make clean   remove .venv and caches; the data in .planq stays
 # Ports and data folder: PLANQ_PORT, PLANQ_FLOWER_PORT, PLANQ_DATA, from the environment or as `make up PLANQ_PORT=9000`.
 
@@ -20,7 +21,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 WHICH := 'import sys; print(sys.base_prefix, sys.version)'
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up test test-fast check bench chaos docs clean
+.PHONY: up test test-fast check bench chaos docs release clean
 .DEFAULT_GOAL := up
 
 up: $(STAMP)
@@ -57,6 +58,9 @@ docs: $(DEV_STAMP)
 
 chaos: $(DEV_STAMP)
 	@exec $(BIN)/python -m tests.chaos $(ARGS)
+
+release: $(DEV_STAMP)
+	@exec $(BIN)/python -m tests.support.release $(VERSION)
 
 clean:
 	rm -rf $(VENV) .planq-test-envs build dist deploy/package/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

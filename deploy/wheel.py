@@ -1,4 +1,4 @@
-"""What goes into a wheel beside the packages: the manual, which is the README and the docs, and its commit."""
+"""What is built has the manual beside the packages, which is the README and the docs; a wheel has its commit too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 SOURCES = ("README.md", "docs/*.md", "docs/pictures/*")
 
@@ -28,6 +29,15 @@ class BuildWithManual(build_py):
             commit = _commit()
             if commit:
                 (platform / "commit.txt").write_text(commit, "ascii")
+
+
+class SourcesWithManual(sdist):
+    """Makes the source distribution; a wheel that is built from it has the manual as one of a checkout has."""
+
+    def make_distribution(self) -> None:
+        """Add the manual to the files that setuptools has found, and pack them."""
+        self.filelist.extend(str(path) for pattern in SOURCES for path in Path().glob(pattern))
+        super().make_distribution()
 
 
 def _commit() -> str:

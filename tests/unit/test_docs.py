@@ -57,6 +57,7 @@ OUTSIDE_OF_SETTINGS = {
     "PLANQ_URL",
     "PLANQ_API_KEY",
     "PLANQ_CASES",
+    "PLANQ_COMMIT",
 }
 
 REAL_PLAN_BYTES: int = runpy.run_path(bounds.__file__)["MAX_PLAN_BYTES"]
