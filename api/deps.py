@@ -6,13 +6,13 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -58,7 +58,6 @@ from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,6 @@ WaitQuery = Annotated[
 ConversationPath = Annotated[
     str, Path(alias="conversation_id", json_schema_extra={"format": "uuid"}, description="The conversation's id.")
 ]
-_WAIT = TypeAdapter[float](WaitQuery)
 JobPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The job's id.")]
 StepPath = Annotated[
     str, Path(json_schema_extra={"format": "int32", "pattern": "^[0-9]+$"}, description="The step's index.")
@@ -204,30 +202,6 @@ class StrictRequest(Request):
         return length.isdecimal() and int(length[:20]) <= INLINE_CHARS
 
 
-def wait_of(request: Request) -> float | None:
-    """Return the `WaitQuery` of a request; None for what is none, of which FastAPI says what is wrong."""
-    try:
-        return _WAIT.validate_python(request.query_params.get("wait", 0.0))
-    except ValidationError:
-        return None
-
-
-Quick: TypeAlias = Callable[[StrictRequest], Coroutine[Any, Any, Response | None]]
-
-
-def quick(answer: Quick) -> Callable[[F], F]:
-    """Have `answer` read and answer the requests of a route; None hands one to FastAPI after all.
-
-    FastAPI takes 0.3 ms to read the parameters of a request, which is more than planq takes to look at a job.
-    """
-
-    def mark(endpoint: F) -> F:
-        endpoint.quick = answer  # type: ignore[attr-defined]
-        return endpoint
-
-    return mark
-
-
 class StrictRoute(APIRoute):
     """A route that refuses parameters of the query which nothing reads."""
 
@@ -237,14 +211,11 @@ class StrictRoute(APIRoute):
         known = query_names(self.dependant)
         annotation: Any = None if self.body_field is None else self.body_field.field_info.annotation
         model = None if annotation is None else TypeAdapter[Any](annotation)
-        quickly: Quick | None = getattr(self.endpoint, "quick", None)
 
         async def strict(request: Request) -> Response:
             read = StrictRequest(request.scope, request.receive)
             if request.scope["query_string"]:
                 check_query(read, known)
-            if quickly is not None and (answer := await quickly(read)) is not None:
-                return answer
             if model is not None and not read.is_short:
                 with contextlib.suppress(ClientDisconnect):  # which FastAPI finds again
                     await off_loop(check_fields, model, await read.json())

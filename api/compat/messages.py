@@ -9,11 +9,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.callers import Who, caller_of
 from planq.api.access.limits import too_many
 from planq.api.deps import (
     JobPath,
     KeyHeader,
+    Services,
+    StrictRequest,
     TraceHeader,
     Use,
     WaitQuery,
@@ -30,6 +32,7 @@ from planq.api.intake.messages import (
     checked_message,
 )
 from planq.api.intake.turn_agents import AgentHeader
+from planq.api.quick import quick, usual_body
 from planq.shared.platform.errors import PlanqError
 from planq.shared.subjects.conversations.store import Arrival
 
@@ -44,11 +47,18 @@ _PENDING: dict[int | str, dict[str, Any]] = {
 }
 
 
+async def _post_quickly(request: StrictRequest, services: Services) -> Response | None:
+    if request.scope["query_string"] or (body := await usual_body(request, InboundRequest)) is None:
+        return None
+    return await post_message(request, body, services, caller_of(request.scope))
+
+
 @message_routes.post(
     "/messages/inbound",
     response_model=MessageAnswer,
     responses={**_PENDING, **error_responses(400, 404, 413, 415)},
 )
+@quick(_post_quickly)
 async def post_message(
     request: Request,
     body: InboundRequest,

@@ -8,22 +8,19 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Header, Query
-from pydantic import ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who, caller_of
 from planq.api.deps import (
     JobPath,
     KeyHeader,
+    Services,
     StrictRequest,
     TraceHeader,
     Use,
     WaitQuery,
-    quick,
-    services_of,
     strict_router,
-    wait_of,
 )
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
@@ -37,6 +34,7 @@ from planq.api.intake.plan_checks import submission_warnings
 from planq.api.intake.submission import SubmittedJob
 from planq.api.intake.turns import TurnSubmissions
 from planq.api.intake.waits import JobWaits, client_closed_response
+from planq.api.quick import quick, usual_body, wait_of
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
 from planq.shared.kernel.states import JobStatus
 from planq.shared.platform.errors import Conflict, DatabaseUnavailable, storable
@@ -68,18 +66,14 @@ ACCEPTED: dict[str, Any] = {
 """How a job that was accepted is answered, for `/openapi.json`."""
 
 
-async def _post_quickly(request: StrictRequest) -> Response | None:
-    headers, wait = request.headers, wait_of(request)
-    if wait is None or not request.is_short or headers.get("content-type") != "application/json":
+async def _post_quickly(request: StrictRequest, services: Services) -> Response | None:
+    headers, wait = request.headers, wait_of(request.scope)
+    if wait is None or (body := await usual_body(request, JobRequest)) is None:
         return None
-    try:
-        body = JobRequest.model_validate(await request.json())
-    except (ValidationError, HttpRefusal, ClientDisconnect):
-        return None  # FastAPI finds it again, and says what is wrong
     return await post_job(
         request,
         body,
-        await services_of(request),
+        services,
         caller_of(request.scope),
         headers.get("idempotency-key"),
         headers.get("traceparent"),
@@ -165,10 +159,10 @@ def located(made: SubmittedJob) -> dict[str, str]:
     return {"Location": f"/jobs/{made.job_id}", **made.headers, **replayed}
 
 
-async def _get_quickly(request: StrictRequest) -> Response | None:
-    if (wait := wait_of(request)) is None:
+async def _get_quickly(request: StrictRequest, services: Services) -> Response | None:
+    if (wait := wait_of(request.scope)) is None:
         return None
-    return await get_job(request, request.path_params["job_id"], await services_of(request), wait)
+    return await get_job(request, request.scope["path"].rpartition("/")[2], services, wait)
 
 
 @job_routes.get("/jobs/{job_id}", response_model=JobDocument, responses=error_responses(404, 429))
