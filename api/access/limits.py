@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from time import monotonic, time
 from typing import Protocol
@@ -31,8 +31,12 @@ _PATIENCE_SECONDS = 0.25
 _COUNTED_FOR_SECONDS = 1.0
 _UNFINISHED_RETRY_SECONDS = 5
 
-_MOST_REFUSED = 10_000
-"""Refusals that are remembered; more tenants and channels than that are not over their limits in the same minute."""
+_MOST_KEPT = 10_000
+"""Refusals that are remembered, and leases: fewer tenants and channels send at the same time."""
+
+_LEASE_SECONDS = 1.0
+_SHARE = 100
+"""A lease holds for so long, and is at most one part in so many of the places that were free."""
 
 
 class Windows(Protocol):
@@ -41,6 +45,8 @@ class Windows(Protocol):
     title: str
     at_once: int
     """How many calls of `check` may be under way."""
+    has_leases: bool
+    """Whether `check` takes requests for several messages."""
 
     async def check(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict]:
         """Let each message in and count it, or refuse it; in their order."""
@@ -62,8 +68,22 @@ def open_windows(settings: Settings, database: Database) -> Windows:
     return PostgresWindows(database)
 
 
+@dataclass(slots=True)
+class _Lease:
+    """Messages of a sender that the server has let in beforehand: `left` of them; `verdict` is that on the last."""
+
+    verdict: RateVerdict
+    until: float
+    size: int = 1
+    left: int = 0
+
+
 class RateLimits:
-    """The rates of all tenants, for one event loop."""
+    """The rates of all tenants, for one event loop.
+
+    A process takes leases of several messages of a sender who sends many. So a limit may be exceeded by what is left
+    of leases that began before the window; what is left of one is given back with the next message.
+    """
 
     def __init__(
         self, windows: Windows, *, pause_seconds: float = 1.0, patience_seconds: float = _PATIENCE_SECONDS
@@ -74,6 +94,7 @@ class RateLimits:
         self._patience_seconds = patience_seconds
         self._local = LocalWindows()
         self._refused: dict[RateRequest, tuple[float, RateVerdict]] = {}
+        self._leases: dict[RateRequest, _Lease] = {}
         self._asking = Batcher(self._ask, at_once=windows.at_once)
         self._away: str | None = None
         self._rests_until = 0.0
@@ -83,7 +104,7 @@ class RateLimits:
         return await self._check(RateRequest(tenant_id, channel, Rates(config.rate_limit, config.channel_rate_limit)))
 
     async def _check(self, request: RateRequest) -> RateVerdict:
-        verdict = self._still_refused(request)
+        verdict = self._known(request)
         if verdict is None and not self._is_resting:
             verdict = await self._asking.do(request)
         return verdict or self._local.check(request, time())
@@ -120,27 +141,56 @@ class RateLimits:
             if self._is_resting:
                 return [None] * len(requests)
             self._rests_until = monotonic() + self._pause_seconds
-        # Those that were answered while these waited may have filled a window.
-        refusals = {request: self._still_refused(request) for request in requests}
-        asked = [request for request in requests if refusals[request] is None]
+        # Those that were answered while these waited may have filled a window, or brought a lease.
+        known = [self._known(request) for request in requests]
+        asked = [request for request, verdict in zip(requests, known, strict=True) if verdict is None]
+        senders = dict.fromkeys(asked)
+        ended = [(sender, lease) for sender in senders if (lease := self._leases.pop(sender, None)) is not None]
+        returned = [sender._replace(count=-lease.left) for sender, lease in ended if _may_be_returned(lease)]
+        wanted = [sender._replace(count=size) for sender, lease in ended if (size := _size_after(lease)) > 0]
         try:
             async with asyncio.timeout(self._patience_seconds):
-                verdicts = iter(await self._windows.check(asked) if asked else ())
+                verdicts = await self._windows.check([*returned, *asked, *wanted]) if asked else ()
         except (Unavailable, TimeoutError) as error:
             self._lose(error)
-            return [refusals[request] for request in requests]
+            return known
         self._find()
-        return [refusals[request] or self._noted(request, next(verdicts)) for request in requests]
+        answers = iter(verdicts[len(returned) :])
+        found = iter([self._noted(request, next(answers)) for request in asked])
+        for request, verdict in zip(wanted, answers, strict=True):
+            self._lend(request, verdict)
+        return [verdict or next(found) for verdict in known]
+
+    def _known(self, request: RateRequest) -> RateVerdict | None:
+        """Return the verdict on a message for which the server need not be asked: it has a lease, or is refused."""
+        lease = self._leases.get(request)
+        if lease is not None and lease.left and monotonic() < lease.until:
+            lease.left -= 1
+            return lease.verdict.before(lease.left)
+        return self._still_refused(request)
 
     def _noted(self, request: RateRequest, verdict: RateVerdict) -> RateVerdict:
         """Keep what is known here of a verdict from now on."""
-        if verdict.is_allowed:
-            self._local.note(request, time())
+        if not verdict.is_allowed:
+            if len(self._refused) >= _MOST_KEPT:
+                self._refused.clear()
+            self._refused[request] = monotonic(), verdict
             return verdict
-        if len(self._refused) >= _MOST_REFUSED:
-            self._refused.clear()
-        self._refused[request] = monotonic(), verdict
+        self._local.note(request, time())
+        if self._windows.has_leases:
+            if len(self._leases) >= _MOST_KEPT:
+                self._leases.clear()
+            self._leases.setdefault(request, _Lease(verdict, monotonic() + _LEASE_SECONDS))
         return verdict
+
+    def _lend(self, request: RateRequest, verdict: RateVerdict) -> None:
+        """Take a lease, together with what is left of one that came meanwhile."""
+        if verdict.count > 0:
+            self._local.note(request._replace(count=verdict.count), time())
+            sender = request._replace(count=1)
+            other = self._leases.get(sender)
+            left = verdict.count + (0 if other is None else other.left)
+            self._leases[sender] = _Lease(verdict, monotonic() + _LEASE_SECONDS, request.count, left)
 
     def _still_refused(self, request: RateRequest) -> RateVerdict | None:
         """Return the last refusal as long as it holds: a full window lets nobody in before its oldest message leaves.
@@ -154,7 +204,7 @@ class RateLimits:
         if now >= refusal.lets_in_at:
             del self._refused[request]
             return None
-        return replace(refusal, at=now)
+        return refusal._replace(at=now)
 
     def _lose(self, error: Exception) -> None:
         cause = str(error) or f"gives no answer within {self._patience_seconds:g} s"
@@ -167,6 +217,22 @@ class RateLimits:
         if self._away is not None:
             _log.warning("rates_counted_for_all_again", extra={"by": self._windows.title})
         self._away = None
+
+
+def _may_be_returned(lease: _Lease) -> bool:
+    """Whether something is left of a lease and still counts."""
+    return lease.left > 0 and monotonic() < lease.until + WINDOW_SECONDS - _LEASE_SECONDS
+
+
+def _size_after(lease: _Lease) -> int:
+    """Return the size of the next lease: double that of one that was used up in its time, otherwise 0.
+
+    So a sender who sends little has none, and is counted exactly. None is larger than a part of the free places, so
+    that there is none near a limit.
+    """
+    if monotonic() >= lease.until:
+        return 0
+    return min(2 * lease.size, lease.verdict.tenant.remaining // _SHARE, lease.verdict.channel.remaining // _SHARE)
 
 
 class UnfinishedJobs:

@@ -1,10 +1,12 @@
 -- Lets messages of tenants in and counts each in both of its windows, or refuses it and counts it in none.
 --
--- KEYS     two for each message, in the order in which they came:
+-- KEYS     two for each number of messages of one sender, in the order in which they came:
 --          planq:rates:{TENANT}          list: when its messages were let in, in microseconds, the oldest first
 --          planq:rates:{TENANT}:CHANNEL  the same of one channel
--- ARGV     the window in microseconds, then for each key the most messages that may count
--- Returns  now, then for each message 1 or 0, and of both windows how many count and when that frees a place; times as texts
+-- ARGV     the window in microseconds, then for each pair of keys the most messages that may count in either, and the number:
+--          so many are let in at most; a negative one takes back as many that were let in and have not come
+-- Returns  now, then for each pair how many were let in, and of both windows how many count and when that frees a place; times
+--          as texts
 --
 -- The server's clock counts, so that all processes agree. A key ends with the last message in it.
 
@@ -26,8 +28,10 @@ local function used(key)
     return redis.call('LLEN', key)
 end
 
-local function count(key)
-    redis.call('RPUSH', key, text(now))
+local function count(key, number)
+    for _ = 1, number do
+        redis.call('RPUSH', key, text(now))
+    end
     redis.call('PEXPIRE', key, math.ceil(window / 1000))
 end
 
@@ -41,14 +45,18 @@ end
 
 local answer = {text(now)}
 for i = 1, #KEYS, 2 do
-    local tenant, channel = KEYS[i], KEYS[i + 1]
-    local most, channel_most = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+    local tenant, channel, n = KEYS[i], KEYS[i + 1], (i - 1) / 2 * 3
+    local most, channel_most, wanted = tonumber(ARGV[n + 2]), tonumber(ARGV[n + 3]), tonumber(ARGV[n + 4])
+    if wanted < 0 then
+        redis.call('RPOP', tenant, -wanted)
+        redis.call('RPOP', channel, -wanted)
+    end
     local number, channel_number = used(tenant), used(channel)
-    local allowed = 0
-    if number < most and channel_number < channel_most then
-        count(tenant)
-        count(channel)
-        allowed, number, channel_number = 1, number + 1, channel_number + 1
+    local allowed = math.max(0, math.min(wanted, most - number, channel_most - channel_number))
+    if allowed > 0 then
+        count(tenant, allowed)
+        count(channel, allowed)
+        number, channel_number = number + allowed, channel_number + allowed
     end
     for _, value in ipairs({
         allowed, number, frees(tenant, number, most), channel_number, frees(channel, channel_number, channel_most)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
+from itertools import groupby
 from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit, urlunsplit
@@ -40,6 +41,7 @@ class ValkeyWindows:
     title = "Valkey/Redis"
     at_once = 2
     """One call is on its way back while the next is on its way there."""
+    has_leases = True
 
     def __init__(self, url: str, *, patience_seconds: float, prefix: str = "") -> None:
         """`url` is one that `BROKER_URL` may be; all keys begin with `prefix`.
@@ -67,16 +69,17 @@ class ValkeyWindows:
         """Let each message in and count it, or refuse it; raises `BrokerUnavailable` for no answer."""
         keys: list[str] = []
         arguments = [int(WINDOW_SECONDS * _MICROSECONDS)]
-        for request in requests:
-            of_both = (key_of(request.tenant_id), key_of(request.tenant_id, request.channel))
-            keys += [f"{self._prefix}{key}" for key in of_both]
-            arguments += (request.rates.tenant, request.rates.channel)
+        runs = [list(run) for _, run in groupby(requests, _sender_of)]
+        for run in runs:
+            tenant_id, channel, rates, _ = run[0]
+            keys += [f"{self._prefix}{key_of(tenant_id)}", f"{self._prefix}{key_of(tenant_id, channel)}"]
+            arguments += (*rates, sum(request.count for request in run))
         try:
             now, *numbers = await self._admit(keys=keys, args=arguments)
         except _LOST as error:
             raise _away(error) from error
         at = int(now) / _MICROSECONDS
-        return [_verdict(request.rates, at, *numbers[5 * n : 5 * n + 5]) for n, request in enumerate(requests)]
+        return [verdict for n, run in enumerate(runs) for verdict in _verdicts(run, at, *numbers[5 * n : 5 * n + 5])]
 
     async def ping(self) -> None:
         """Raise `BrokerUnavailable` where the server does not answer, or would not count a message.
@@ -84,7 +87,7 @@ class ValkeyWindows:
         A server may answer PING that has no memory left, takes no writes or knows another password for scripts.
         """
         try:
-            await self._admit(keys=[f"{self._prefix}{_PROBE}"] * 2, args=[1, 1, 1])
+            await self._admit(keys=[f"{self._prefix}{_PROBE}"] * 2, args=[1, 1, 1, 1])
         except _LOST as error:
             raise _away(error) from error
 
@@ -96,14 +99,24 @@ def key_of(tenant_id: str, channel: str | None = None) -> str:
     return f"planq:rates:{{{tenant_id}}}" if channel is None else f"planq:rates:{{{tenant_id}}}:{channel}"
 
 
-def _verdict(rates: Rates, at: float, *numbers: Any) -> RateVerdict:
-    allowed, used, frees, channel_used, channel_frees = numbers
-    return RateVerdict(
-        bool(allowed),
-        at,
-        Window(rates.tenant, used, int(frees) / _MICROSECONDS),
-        Window(rates.channel, channel_used, int(channel_frees) / _MICROSECONDS),
-    )
+def _sender_of(request: RateRequest) -> tuple[str, str, Rates, bool]:
+    return request.tenant_id, request.channel, request.rates, request.count < 0
+
+
+def _verdicts(run: Sequence[RateRequest], at: float, allowed: int, *state: Any) -> Iterator[RateVerdict]:
+    """Yield the verdicts on requests of one sender, of which so many messages were let in, the first ones."""
+    used, frees, channel_used, channel_frees = map(int, state)
+    left = allowed
+    for request in run:
+        count = min(request.count, left)
+        left -= max(count, 0)
+        yield RateVerdict(
+            count > 0,
+            at,
+            Window(request.rates.tenant, used - left, frees / _MICROSECONDS),
+            Window(request.rates.channel, channel_used - left, channel_frees / _MICROSECONDS),
+            count,
+        )
 
 
 def _away(error: BaseException) -> BrokerUnavailable:
@@ -133,6 +146,7 @@ class PostgresWindows:
     title = "the database"
     at_once = 2
     """Of the process's connections: messages of one tenant wait for one another, and others need some too."""
+    has_leases = False
 
     def __init__(self, database: Database) -> None:
         self._database = database

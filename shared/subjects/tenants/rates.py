@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from math import ceil
+from typing import NamedTuple
 
 WINDOW_SECONDS = 60.0
 
@@ -18,25 +18,27 @@ _IDLE_AT_ONCE = 3
 """A message adds two windows at most: those in which nothing counts any more are forgotten faster."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """The most messages of a tenant, and of one of its channels, within `WINDOW_SECONDS`."""
 
     tenant: int
     channel: int
 
 
-@dataclass(frozen=True, slots=True)
-class RateRequest:
-    """A request to admit a message, or a job: its `tenant_id` is then `TENANT/jobs`, which no tenant has."""
+class RateRequest(NamedTuple):
+    """A request to admit a message, or a job: its `tenant_id` is then `TENANT/jobs`, which no tenant has.
+
+    A request for a lease has the `count` of messages, of which as many are admitted as both windows have places for.
+    A negative count takes back as many that were admitted and have not come.
+    """
 
     tenant_id: str
     channel: str
     rates: Rates
+    count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """The state of one window after a message was admitted or refused.
 
     `frees_at` is when a full window admits the next message, or when the oldest message leaves any other window.
@@ -63,14 +65,21 @@ class Window:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RateVerdict:
-    """Whether a message was let in `at` that time, and how both windows stand after it."""
+class RateVerdict(NamedTuple):
+    """Whether a message was let in `at` that time, and how both windows stand after it; `count` for a lease."""
 
     is_allowed: bool
     at: float
     tenant: Window
     channel: Window
+    count: int = 1
+
+    def before(self, later: int) -> RateVerdict:
+        """Return the verdict as it was before so many `later` messages were let in."""
+        of_tenant, of_channel = (
+            Window(window.limit, window.used - later, window.frees_at) for window in (self.tenant, self.channel)
+        )
+        return RateVerdict(True, self.at, of_tenant, of_channel)
 
     @property
     def lets_in_at(self) -> float:
@@ -107,7 +116,7 @@ class LocalWindows:
 
     def note(self, request: RateRequest, now: float) -> None:
         for times in self._times(request, now):
-            times.append(now)
+            times.extend([now] * request.count)
 
     def __len__(self) -> int:
         return len(self._by_key)

@@ -118,6 +118,37 @@ def test_a_refusal_is_not_asked_for_again(valkey: EmbeddedValkey, valkey_url: st
     play(valkey_url, work)
 
 
+def test_processes_with_leases_let_in_exactly_as_many_as_the_limit_says(
+    valkey: EmbeddedValkey, valkey_url: str
+) -> None:
+    config, sent = TenantConfig(job_rate_limit=2_000), 1_500
+
+    async def send(limits: RateLimits) -> int:
+        return sum([(await limits.check_job("acme", config)).is_allowed for _ in range(sent)])
+
+    async def work(limits: RateLimits) -> None:
+        elsewhere = ValkeyWindows(valkey_url, patience_seconds=PATIENCE_SECONDS)
+        with redis.Redis(unix_socket_path=str(valkey.socket_path)) as client:
+            client.config_resetstat()
+            others = RateLimits(elsewhere, patience_seconds=PATIENCE_SECONDS)
+            assert sum(await asyncio.gather(send(limits), send(others))) == 2_000
+            calls: Any = client.info("commandstats")
+        await others.close()
+        assert calls["cmdstat_evalsha"]["calls"] < 1_000, "most messages are let in without a look at the server"
+
+    play(valkey_url, work)
+
+
+def test_answers_say_what_is_left_as_if_there_were_no_leases(valkey_url: str) -> None:
+    config = TenantConfig(job_rate_limit=10_000)
+
+    async def work(limits: RateLimits) -> None:
+        verdicts = [await limits.check_job("acme", config) for _ in range(300)]
+        assert [verdict.tenant.used for verdict in verdicts] == list(range(1, 301))
+
+    play(valkey_url, work)
+
+
 def test_where_messages_are_counted(database_url: str) -> None:
     def windows(broker_url: str) -> Any:
         settings = Settings(database_url=database_url, broker_url=broker_url)
