@@ -225,13 +225,13 @@ def create_api(settings: Settings) -> FastAPI:
     app.mount(ASSETS, page_assets())
     http.install(app)
     describe_api(app, settings.limits, with_keys=settings.needs_keys)
-    app.add_middleware(QuickRoutes, services=services, routes=[*job_routes.routes, *message_routes.routes])
     app.add_middleware(http.Faults)
     guard = Guard(services.access, services.sessions, settings)
     has_prefix = settings.root_path or settings.proxies
     prefix = Prefix(settings.root_path, settings.proxies) if has_prefix else None
-    # The one added last is the outermost.
-    app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics, prefix=prefix, refuse=refusal_page)
+    # FastAPI's middlewares come behind the hot routes.
+    quick = QuickRoutes(app.build_middleware_stack(), services, [*job_routes.routes, *message_routes.routes])
+    app.middleware_stack = GuardMiddleware(http.Faults(quick), guard, services.metrics, prefix, refusal_page)
     return app
 
 

@@ -15,8 +15,10 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Message
 
 from planq.api.access.callers import Caller
+from planq.api.access.guard import FIELDS
 from planq.api.access.limits import RateLimits
 from planq.api.access.places import Places
 from planq.api.access.revocation import OngoingRequests
@@ -187,6 +189,20 @@ def strict_router(tag: str, *statuses: int) -> APIRouter:
 class StrictRequest(Request):
     """A request whose body is decoded strictly, once."""
 
+    async def body(self) -> bytes:
+        """Return the body. Nearly every one comes in one piece, of which a stream would cost more than all else."""
+        if not hasattr(self, "_body"):
+            message: Message = {"type": "http.request", "more_body": True}
+            pieces = []
+            while message.get("more_body", False):
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                pieces.append(message.get("body", b""))
+            self._body = b"".join(pieces)
+            self._stream_consumed = True
+        return self._body
+
     async def json(self) -> Any:
         """Return the value of the body; raises `HttpRefusal` as `decode_body` does."""
         if not hasattr(self, "_json"):
@@ -198,8 +214,9 @@ class StrictRequest(Request):
     @property
     def is_short(self) -> bool:
         """Whether the header says that the body is short enough to be read and checked on the event loop."""
-        length = self.headers.get("content-length", "0" if "transfer-encoding" not in self.headers else "")
-        return length.isdecimal() and int(length[:20]) <= INLINE_CHARS
+        fields = self.scope[FIELDS]
+        length = fields.get(b"content-length", b"0" if b"transfer-encoding" not in fields else b"")
+        return length.isdigit() and int(length[:20]) <= INLINE_CHARS
 
 
 class StrictRoute(APIRoute):

@@ -13,7 +13,7 @@ from planq.shared.agentic.agents.document import read_agent
 from planq.shared.agentic.agents.warnings import DocumentWarning, job_warning
 from planq.shared.agentic.models.ending import incomplete_of
 from planq.shared.agentic.rounds.guard import CALLER_SOURCE
-from planq.shared.kernel.states import Effect, JobStatus, Outcome, Respond, StepStatus
+from planq.shared.kernel.states import TERMINAL_JOB, Effect, JobStatus, Outcome, Respond, StepStatus
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.submission import COLUMNS, Submission
 from planq.shared.platform.database import Row, shown_time
@@ -57,7 +57,7 @@ def _document(row: Row, steps: Sequence[_Document]) -> _Document:
 
 
 def _parts(row: Row) -> list[_Document]:
-    return [part.document() for part in parts_of(_decoded(row["parts"]))]
+    return [] if row["parts"] is None else [part.document() for part in parts_of(_decoded(row["parts"]))]
 
 
 def _decoded(stored: Any) -> Any:
@@ -238,7 +238,7 @@ def new_job_document(submission: Submission, created_at: datetime) -> _Document:
     """Return the `JobDocument` of a job that has just been stored, without reading it back."""
     row: dict[str, Any] = {
         **{column: getattr(submission, name) for name, column in COLUMNS.items()},
-        "status": JobStatus.QUEUED.value,
+        "status": _QUEUED,
         "plan_source": None if submission.plan is None else CALLER_SOURCE,
         "plan_body": submission.plan,
         "created_at": created_at,
@@ -248,6 +248,7 @@ def new_job_document(submission: Submission, created_at: datetime) -> _Document:
     return _document({**_NOTHING_YET, **row}, [])
 
 
+_QUEUED = str(JobStatus.QUEUED)
 _NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls": 0, "steps": 0}
 
 _NOTHING_YET: Mapping[str, Any] = {
@@ -279,7 +280,7 @@ def _origin(job_id: UUID | str, index: int) -> _Document:
 
 
 def _time_runs_out(row: Mapping[str, Any]) -> bool:
-    return row["paused_at"] is None and not JobStatus(row["status"]).is_terminal
+    return row["paused_at"] is None and row["status"] not in TERMINAL_JOB
 
 
 def shown_id(value: UUID | None) -> str | None:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from planq.api.access.guard import FIELDS
 from planq.api.deps import Services, StrictRequest
 from planq.api.http.exchange import HttpRefusal, error_response
 from planq.shared.platform.errors import PlanqError
@@ -53,12 +54,18 @@ def wait_of(scope: Scope) -> float | None:
 
 async def usual_body(request: StrictRequest, model: type[M]) -> M | None:
     """Return the body of a request as this model; None where it is long or wrong, which FastAPI explains."""
-    if not request.is_short or request.headers.get("content-type") != "application/json":
+    if not request.is_short or request.scope[FIELDS].get(b"content-type") != b"application/json":
         return None
     try:
         return model.model_validate(await request.json())
     except (ValidationError, HttpRefusal, ClientDisconnect):
         return None
+
+
+def field_of(request: StrictRequest, name: bytes) -> str | None:
+    """Return a header field of a request, None for none."""
+    value: bytes | None = request.scope[FIELDS].get(name)
+    return None if value is None else value.decode("latin-1")
 
 
 class QuickRoutes:
@@ -91,7 +98,8 @@ class QuickRoutes:
                     response = await answer(request, self._services)
                 except (PlanqError, HTTPException) as error:
                     response = error_response(error)
-                receive = _again(request)
+                if response is None:
+                    receive = _again(request)
         await (self._app if response is None else response)(scope, receive, send)
 
 

@@ -31,6 +31,9 @@ from planq.shared.agentic.turns.channel_kinds import KINDS
 from planq.shared.platform.errors import PlanqError, TooLarge, capped
 from planq.shared.settings.settings import Settings
 
+FIELDS = "planq.fields"
+"""Key of the scope: the header fields of a request, as `Fields`."""
+
 IS_HEAD = "planq.is_head"
 """Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""
 
@@ -47,8 +50,10 @@ LOGIN = f"{UI}/login"
 _OPEN_PAGES = frozenset({"/", UI, LOGIN, f"{UI}/logout"})
 """Pages that anybody may see: they show nothing of what planq knows."""
 
-_NOT_STORED = ((b"cache-control", b"no-store"),)
+_NOT_STORED = (b"cache-control", b"no-store")
 """What a tenant is answered no cache keeps, on its way or in a browser that others use."""
+
+_ANSWERED = (*GUARDING_FIELDS, _NOT_STORED)
 
 _FROM_CHANNELS = re.compile(rf"/webhooks/({'|'.join(kind.inbound for kind in KINDS.values())})")
 """What systems outside post to, under whatever name they know this one: each proves its channel by a secret."""
@@ -95,8 +100,7 @@ class Guard:
 
     async def check(self, scope: Scope) -> None:
         """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
-        fields = dict(reversed(scope["headers"]))
-        path = scope["path"]
+        fields, path = scope[FIELDS], scope["path"]
         is_proved_there = _FROM_CHANNELS.fullmatch(path) is not None
         if not (self._access.is_required or is_proved_there):
             _check_host(scope)
@@ -114,7 +118,8 @@ class Guard:
             _check_origin(fields)
         if b"idempotency-key" in fields:
             _check_one_key(scope)
-        self._check_body(scope["method"], path, fields)
+        if scope["method"] in _BODY_METHODS or b"content-length" in fields:
+            self._check_body(scope["method"], path, fields)
 
     def _session_of(self, scope: Scope, fields: Fields) -> PageSession | None:
         name = self._sessions.cookie_name(below_prefix(""), is_secure=scope["scheme"] == "https")
@@ -127,7 +132,7 @@ class Guard:
 
     def _check_body(self, method: str, path: str, fields: Fields) -> None:
         length = _text(fields, b"content-length")
-        if length.isdecimal() and int(length[:20]) > (limit := self._limit(path)):
+        if length.isdecimal() and int(length[:20]) > (limit := self.limit(path)):
             raise _too_large(limit, f"{capped(length, 20)} bytes")
         has_body = length.strip("0") != "" or b"transfer-encoding" in fields
         if method not in _BODY_METHODS or not has_body:
@@ -146,28 +151,13 @@ class Guard:
             found, known = repr(capped(given, 100)) if given else "none", " or ".join(expected)
             raise HttpRefusal(415, "unsupported_media_type", f"expected Content-Type: {known}, found {found}")
 
-    def _limit(self, path: str) -> int:
+    def limit(self, path: str) -> int:
+        """Return how many bytes the body of a request for a path may have."""
         if path.removeprefix(UI) == _BATCHES:
             return bounds.MAX_BATCH_BYTES
         if path.removeprefix(UI) in _OF_PLANS or path.endswith(_OF_STORED_JOBS):
             return bounds.MAX_PLAN_BYTES
         return self._settings.max_body_bytes
-
-    def measured(self, path: str, receive: Receive) -> Receive:
-        """Return `receive` with an end: it raises `HttpRefusal` (413) once more has come than a body may have."""
-        received, limit = 0, self._limit(path)
-
-        async def measured() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                # FastAPI lets only HTTPException through while it reads a body.
-                error = _too_large(limit, "a longer one")
-                raise HttpRefusal(413, error.code, error.message)
-            return message
-
-        return measured
 
 
 class GuardMiddleware:
@@ -203,7 +193,8 @@ class GuardMiddleware:
         prefix = ""
         if self._prefix is not None:
             scope, prefix = self._prefix.enter(scope)
-        body = _Body(scope, receive)
+        fields = scope[FIELDS] = dict(reversed(scope["headers"]))
+        body = _Body(fields, receive, self._guard.limit(scope["path"]))
         is_head = scope["method"] == "HEAD"
         of_page = is_page(scope["path"])
         is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(OPEN_BELOW)
@@ -215,9 +206,10 @@ class GuardMiddleware:
                 given = message.get("headers", ())
                 if prefix:
                     given = [(name, _located(prefix, name, value)) for name, value in given]
-                fields = PAGE_FIELDS if of_page else GUARDING_FIELDS
-                is_said = is_open or any(name.lower() == b"cache-control" for name, _ in given)
-                message = {**message, "headers": [*given, *fields, *(() if is_said else _NOT_STORED)]}
+                added = PAGE_FIELDS if of_page else GUARDING_FIELDS
+                if not is_open and b"cache-control" not in dict(given):
+                    added = (*PAGE_FIELDS, _NOT_STORED) if of_page else _ANSWERED
+                message = {**message, "headers": [*given, *added]}
             else:
                 if is_head and message.get("body"):
                     message = {**message, "body": b""}
@@ -237,7 +229,7 @@ class GuardMiddleware:
                 )
                 await refused(asked, body.receive, watched)
                 return
-            await self._app(asked, self._guard.measured(asked["path"], body.receive), watched)
+            await self._app(asked, body.receive_within, watched)
         finally:
             seconds = max(0.0, perf_counter() - begun - asked.get(WAITED, 0.0))
             self._metrics.count(scope["method"], route_of(asked), status, seconds)
@@ -246,16 +238,27 @@ class GuardMiddleware:
 class _Body:
     """The body of a request as it is received; `is_read` says that nothing more of it is to come."""
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, fields: Fields, receive: Receive, limit: int) -> None:
         self._receive = receive
-        names = {name for name, _ in scope["headers"]}
+        self._limit = self._left = limit
         # A client that waits for 100 Continue has sent nothing, and need not.
-        self.is_read = not names & {b"content-length", b"transfer-encoding"} or b"expect" in names
+        has_body = b"content-length" in fields or b"transfer-encoding" in fields
+        self.is_read = not has_body or b"expect" in fields
 
     async def receive(self) -> Message:
         message = await self._receive()
         if not message.get("more_body", False):
             self.is_read = True
+        return message
+
+    async def receive_within(self) -> Message:
+        """Receive what comes next; raises `HttpRefusal` (413) once more has come than a body may have."""
+        message = await self.receive()
+        self._left -= len(message.get("body", b""))
+        if self._left < 0:
+            # FastAPI lets only HTTPException through while it reads a body.
+            error = _too_large(self._limit, "a longer one")
+            raise HttpRefusal(413, error.code, error.message)
         return message
 
     async def read_out(self) -> None:

@@ -146,8 +146,8 @@ class RateLimits:
         asked = [request for request, verdict in zip(requests, known, strict=True) if verdict is None]
         senders = dict.fromkeys(asked)
         ended = [(sender, lease) for sender in senders if (lease := self._leases.pop(sender, None)) is not None]
-        returned = [sender._replace(count=-lease.left) for sender, lease in ended if _may_be_returned(lease)]
-        wanted = [sender._replace(count=size) for sender, lease in ended if (size := _size_after(lease)) > 0]
+        returned = [sender._replace(number=-lease.left) for sender, lease in ended if _may_be_returned(lease)]
+        wanted = [sender._replace(number=size) for sender, lease in ended if (size := _size_after(lease)) > 0]
         try:
             async with asyncio.timeout(self._patience_seconds):
                 verdicts = await self._windows.check([*returned, *asked, *wanted]) if asked else ()
@@ -185,12 +185,12 @@ class RateLimits:
 
     def _lend(self, request: RateRequest, verdict: RateVerdict) -> None:
         """Take a lease, together with what is left of one that came meanwhile."""
-        if verdict.count > 0:
-            self._local.note(request._replace(count=verdict.count), time())
-            sender = request._replace(count=1)
+        if verdict.number > 0:
+            self._local.note(request._replace(number=verdict.number), time())
+            sender = request._replace(number=1)
             other = self._leases.get(sender)
-            left = verdict.count + (0 if other is None else other.left)
-            self._leases[sender] = _Lease(verdict, monotonic() + _LEASE_SECONDS, request.count, left)
+            left = verdict.number + (0 if other is None else other.left)
+            self._leases[sender] = _Lease(verdict, monotonic() + _LEASE_SECONDS, request.number, left)
 
     def _still_refused(self, request: RateRequest) -> RateVerdict | None:
         """Return the last refusal as long as it holds: a full window lets nobody in before its oldest message leaves.

@@ -68,11 +68,16 @@ class OngoingRequests:
         """Call `stop` if the key or the session that has let a request in ends meanwhile."""
         session: PageSession | None = scope.get(SESSION)
         ongoing = Ongoing(stop)
-        with (
-            _listed(self._under_keys, digest_behind(scope), ongoing),
-            _listed(self._under_sessions, session if session and session.digest else None, ongoing),
-        ):
+        digest = digest_behind(scope)
+        if digest is not None:
+            self._under_keys.setdefault(digest, set()).add(ongoing)
+        if session is not None and session.digest is not None:
+            self._under_sessions.setdefault(session, set()).add(ongoing)
+        try:
             yield ongoing
+        finally:
+            _remove(self._under_keys, digest, ongoing)
+            _remove(self._under_sessions, session, ongoing)
 
     async def look(self) -> None:
         """Look at the keys and sessions under which something goes on, again and again; cancel to stop.
@@ -96,17 +101,8 @@ class OngoingRequests:
                     ongoing.stop(None)
 
 
-@contextlib.contextmanager
-def _listed(under: dict[_K, set[Ongoing]], what: _K | None, ongoing: Ongoing) -> Iterator[None]:
-    """List something under what has let it in; None stands for nothing that ends."""
-    if what is None:
-        yield
-        return
-    under.setdefault(what, set()).add(ongoing)
-    try:
-        yield
-    finally:
-        mine = under[what]
+def _remove(under: dict[_K, set[Ongoing]], what: _K | None, ongoing: Ongoing) -> None:
+    if what is not None and (mine := under.get(what)) is not None:
         mine.discard(ongoing)
         if not mine:
             del under[what]

@@ -96,7 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
         was, requests, body_bytes = self._phase, self._requests, self._body_bytes
         super().data_received(data)
         begun = self._requests - requests
-        if not self._is_refused:
+        if not self._is_refused and self._phase is not _Phase.NEXT:
             self._count(len(data), was, begun, self._body_bytes - body_bytes)
         if self._is_refused or self.transport.is_closing():
             return
@@ -131,13 +131,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = self._body_bytes = self._body_bytes_before = self._framing_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        self._add(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._bounds.head_bytes:
+            raise _HeadTooLarge
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header field; trailers are dropped, nothing here reads them."""
         if self._phase is _Phase.HEAD:
-            self._add(len(name) + len(value) + 4)
+            self._head_bytes += len(name) + len(value) + 4
+            if self._head_bytes > self._bounds.head_bytes:
+                raise _HeadTooLarge
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -151,11 +155,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._phase = _Phase.NEXT
         super().on_message_complete()
-
-    def _add(self, count: int) -> None:
-        self._head_bytes += count
-        if self._head_bytes > self._bounds.head_bytes:
-            raise _HeadTooLarge
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser could not read, or had to give up."""

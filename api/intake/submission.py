@@ -9,12 +9,13 @@ A refusal leaves no trace. An execution of an agent is a job too, and comes the 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from planq.api.access.limits import RateLimits, UnfinishedJobs, job_headers, too_many, too_many_jobs
 from planq.api.http import bounds
@@ -295,7 +296,7 @@ class Submissions:
 def trace_id(traceparent: str | None) -> str:
     """Return the trace id of a `traceparent` header, or a fresh one where there is none that is valid."""
     found = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent else None
-    return found[1] if found else uuid4().hex
+    return found[1] if found else os.urandom(16).hex()
 
 
 def check_key(key: str | None) -> str | None:

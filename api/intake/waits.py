@@ -90,8 +90,11 @@ class JobWaits:
                     stayed = await waiter.wait(seconds, request.receive)
                 else:
                     most = (await self.tenants.of(tenant_id)).config.max_waits
-                    async with self.places.hold(Kind.WAITS, tenant_id, most):
+                    await self.places.take(Kind.WAITS, tenant_id, most)
+                    try:
                         stayed = await waiter.wait(seconds, request.receive)
+                    finally:
+                        self.places.give(Kind.WAITS, tenant_id)
             request.scope[WAITED] = request.scope.get(WAITED, 0.0) + monotonic() - begun
             if not stayed:
                 return None

@@ -77,13 +77,13 @@ class Waiters:
         """
         waiter = Waiter()
         waiter.is_woken = self.is_closed
-        self._waiting.setdefault(job_id, set()).add(waiter)
+        mine = self._waiting.setdefault(job_id, set())
+        mine.add(waiter)
         self._count += 1
         try:
             yield waiter
         finally:
             self._count -= 1
-            mine = self._waiting[job_id]
             mine.discard(waiter)
             if not mine:
                 del self._waiting[job_id]

@@ -54,6 +54,7 @@ class LoopConnection(Generic[Written]):
         self._taken, self._lost = taken, lost
         self._silent_seconds = silent_seconds
         self._sent: deque[_PendingReply[Written]] = deque()
+        self._unwritten: list[bytes] = []
         self._rest = b""
         self._timer: asyncio.TimerHandle | None = None
         self._is_open = True
@@ -61,16 +62,24 @@ class LoopConnection(Generic[Written]):
         loop.add_reader(connected.fileno(), self._read)
 
     def write(self, item: Written, commands: Sequence[bytes]) -> None:
-        """Write commands, at least one; returns at once."""
+        """Write commands, at least one, together with all others of this turn of the loop; returns at once."""
         self._sent.append(_PendingReply(item, len(commands), self.loop.time() + self._silent_seconds))
-        data = b"".join(commands)
+        if not self._unwritten:
+            self.loop.call_soon(self._flush)
+        self._unwritten += commands
+
+    def _flush(self) -> None:
+        if not self._is_open:
+            return
+        data = b"".join(self._unwritten)
+        self._unwritten.clear()
         try:
             written = self._socket.send(data)
         except OSError:
             written = 0
         if written < len(data):  # half a command is none, and a full buffer is a server that does not read
             self.close()
-        elif self._timer is None:
+        elif self._timer is None and self._sent:
             self._watch()
 
     def close(self) -> None:

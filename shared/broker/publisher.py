@@ -19,6 +19,7 @@ Source: Celery 5.7, `celery.app.amqp.AMQP.as_task_v2` and its documentation "Wak
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import queue
@@ -31,6 +32,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+import orjson
 from celery import Celery
 from celery.utils.nodenames import anon_nodename
 from kombu import Connection, Producer
@@ -242,6 +244,7 @@ class _Producer:
         self._origin = ""
         self._prefix: str = app.conf.broker_transport_options.get("global_keyprefix", "")
         self._declared: set[str] = set()
+        self._tags, self._numbers = f"{uuid4()}.", itertools.count()
 
     def send(self, messages: Sequence[WakeMessage]) -> None:
         """Write messages, several in pipelined writes; raises what the broker's client raises.
@@ -280,10 +283,10 @@ class _Producer:
                 "delivery_info": {"exchange": "", "routing_key": name},
                 "priority": 0,
                 "body_encoding": "base64",
-                "delivery_tag": str(uuid4()),
+                "delivery_tag": f"{self._tags}{next(self._numbers)}",
             },
         }
-        return pushed(f"{self._prefix}{name}", json.dumps(entry).encode())
+        return pushed(f"{self._prefix}{name}", orjson.dumps(entry))
 
     def close(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None

@@ -34,7 +34,7 @@ from planq.api.intake.plan_checks import submission_warnings
 from planq.api.intake.submission import SubmittedJob
 from planq.api.intake.turns import TurnSubmissions
 from planq.api.intake.waits import JobWaits, client_closed_response
-from planq.api.quick import quick, usual_body, wait_of
+from planq.api.quick import field_of, quick, usual_body, wait_of
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
 from planq.shared.kernel.states import JobStatus
 from planq.shared.platform.errors import Conflict, DatabaseUnavailable, storable
@@ -67,7 +67,7 @@ ACCEPTED: dict[str, Any] = {
 
 
 async def _post_quickly(request: StrictRequest, services: Services) -> Response | None:
-    headers, wait = request.headers, wait_of(request.scope)
+    wait = wait_of(request.scope)
     if wait is None or (body := await usual_body(request, JobRequest)) is None:
         return None
     return await post_job(
@@ -75,10 +75,10 @@ async def _post_quickly(request: StrictRequest, services: Services) -> Response 
         body,
         services,
         caller_of(request.scope),
-        headers.get("idempotency-key"),
-        headers.get("traceparent"),
+        field_of(request, b"idempotency-key"),
+        field_of(request, b"traceparent"),
         wait,
-        headers.get("prefer"),
+        field_of(request, b"prefer"),
     )
 
 

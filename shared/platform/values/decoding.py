@@ -61,7 +61,8 @@ def decode_bounded(body: bytes, most_parts: int, *, is_unique: bool = True) -> A
     value = orjson.loads(body)
     if has_long_integer(body):
         json.loads(body, parse_int=_checked_integer)
-    if is_unique:
+    # Each key has a colon, so a flat object with as many keys as colons has none twice.
+    if is_unique and not (isinstance(value, dict) and body.count(b":") == len(value)):
         # Measured 2026-11-21: 2 µs for 100 bytes, 9 for 700; of 1.4 MB it takes as long as decoding.
         with suppress(RecursionError):  # the next reader refuses its depth
             _check_unique(body)
@@ -71,10 +72,12 @@ def decode_bounded(body: bytes, most_parts: int, *, is_unique: bool = True) -> A
 def decode_stored(text: str | bytes) -> Any:
     """Return the value of stored JSON, integers of any size and lone surrogates as they are."""
     body = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    if not has_long_integer(body):  # which orjson would silently make another number
-        with suppress(orjson.JSONDecodeError):  # lone surrogates, or nested very deeply
-            return orjson.loads(body)
-    return json.loads(text)
+    if has_long_integer(body):  # which orjson would silently make another number
+        return json.loads(text)
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:  # lone surrogates, or nested very deeply
+        return json.loads(text)
 
 
 def _check_unique(text: str | bytes) -> None:

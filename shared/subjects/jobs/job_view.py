@@ -16,7 +16,7 @@ from uuid import UUID
 
 from planq.shared.agentic.agents.warnings import JOB_WARNINGS
 from planq.shared.agentic.references.resolution import as_called
-from planq.shared.kernel.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
+from planq.shared.kernel.states import DELEGATING, TERMINAL_JOB, StepStatus
 from planq.shared.kernel.store.codec import CalledArguments, array_text, known_output
 from planq.shared.kernel.submission import json_columns
 from planq.shared.platform.batching import Batcher
@@ -65,7 +65,7 @@ class JobView:
     @property
     def has_ended(self) -> bool:
         """True when nothing of the job changes any more unless it is resumed."""
-        return JobStatus(self.row["status"]).is_terminal
+        return self.row["status"] in TERMINAL_JOB
 
 
 class ViewLook(NamedTuple):

@@ -73,7 +73,7 @@ class ValkeyWindows:
         for run in runs:
             tenant_id, channel, rates, _ = run[0]
             keys += [f"{self._prefix}{key_of(tenant_id)}", f"{self._prefix}{key_of(tenant_id, channel)}"]
-            arguments += (*rates, sum(request.count for request in run))
+            arguments += (*rates, sum(request.number for request in run))
         try:
             now, *numbers = await self._admit(keys=keys, args=arguments)
         except _LOST as error:
@@ -100,7 +100,7 @@ def key_of(tenant_id: str, channel: str | None = None) -> str:
 
 
 def _sender_of(request: RateRequest) -> tuple[str, str, Rates, bool]:
-    return request.tenant_id, request.channel, request.rates, request.count < 0
+    return request.tenant_id, request.channel, request.rates, request.number < 0
 
 
 def _verdicts(run: Sequence[RateRequest], at: float, allowed: int, *state: Any) -> Iterator[RateVerdict]:
@@ -108,14 +108,14 @@ def _verdicts(run: Sequence[RateRequest], at: float, allowed: int, *state: Any) 
     used, frees, channel_used, channel_frees = map(int, state)
     left = allowed
     for request in run:
-        count = min(request.count, left)
-        left -= max(count, 0)
+        number = min(request.number, left)
+        left -= max(number, 0)
         yield RateVerdict(
-            count > 0,
+            number > 0,
             at,
             Window(request.rates.tenant, used - left, frees / _MICROSECONDS),
             Window(request.rates.channel, channel_used - left, channel_frees / _MICROSECONDS),
-            count,
+            number,
         )
 
 

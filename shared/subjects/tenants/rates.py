@@ -28,14 +28,14 @@ class Rates(NamedTuple):
 class RateRequest(NamedTuple):
     """A request to admit a message, or a job: its `tenant_id` is then `TENANT/jobs`, which no tenant has.
 
-    A request for a lease has the `count` of messages, of which as many are admitted as both windows have places for.
-    A negative count takes back as many that were admitted and have not come.
+    A request for a lease has a `number` of messages, of which as many are admitted as both windows have places for.
+    A negative number takes back as many that were admitted and have not come.
     """
 
     tenant_id: str
     channel: str
     rates: Rates
-    count: int = 1
+    number: int = 1
 
 
 class Window(NamedTuple):
@@ -66,20 +66,23 @@ class Window(NamedTuple):
 
 
 class RateVerdict(NamedTuple):
-    """Whether a message was let in `at` that time, and how both windows stand after it; `count` for a lease."""
+    """Whether a message, or the `number` of a lease, was let in `at` that time, and how both windows stand then."""
 
     is_allowed: bool
     at: float
     tenant: Window
     channel: Window
-    count: int = 1
+    number: int = 1
 
     def before(self, later: int) -> RateVerdict:
         """Return the verdict as it was before so many `later` messages were let in."""
-        of_tenant, of_channel = (
-            Window(window.limit, window.used - later, window.frees_at) for window in (self.tenant, self.channel)
+        whose, channel = self.tenant, self.channel
+        return RateVerdict(
+            True,
+            self.at,
+            Window(whose.limit, whose.used - later, whose.frees_at),
+            Window(channel.limit, channel.used - later, channel.frees_at),
         )
-        return RateVerdict(True, self.at, of_tenant, of_channel)
 
     @property
     def lets_in_at(self) -> float:
@@ -116,7 +119,7 @@ class LocalWindows:
 
     def note(self, request: RateRequest, now: float) -> None:
         for times in self._times(request, now):
-            times.extend([now] * request.count)
+            times.extend([now] * request.number)
 
     def __len__(self) -> int:
         return len(self._by_key)

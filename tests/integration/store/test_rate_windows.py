@@ -230,13 +230,16 @@ def test_a_lease_counts_at_once_and_what_is_left_of_it_comes_back(valkey_url: st
     async def work() -> None:
         windows = ValkeyWindows(valkey_url, patience_seconds=PATIENCE_SECONDS)
         message, other = (RateRequest("acme", channel, Rates(10, 8)) for channel in ("web", "sms"))
-        found = await windows.check([message, message._replace(count=4), other, message._replace(count=9)])
-        assert [(one.count, one.tenant.used, one.channel.used) for one in found] == [
+        found = await windows.check([message, message._replace(number=4), other, message._replace(number=9)])
+        assert [(one.number, one.tenant.used, one.channel.used) for one in found] == [
             *((1, 1, 1), (4, 5, 5), (1, 6, 1)),
             (3, 9, 8),  # as many as the channel has places for
         ]
-        assert [one.is_allowed for one in await windows.check([message, message._replace(count=2)])] == [False, False]
-        back, again = await windows.check([message._replace(count=-2), message])
+        assert [one.is_allowed for one in await windows.check([message, message._replace(number=2)])] == [
+            False,
+            False,
+        ]
+        back, again = await windows.check([message._replace(number=-2), message])
         assert (back.tenant.used, back.channel.used) == (7, 6)
         assert (again.is_allowed, again.tenant.used, again.channel.used) == (True, 8, 7)
         await windows.close()

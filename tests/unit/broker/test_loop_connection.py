@@ -55,7 +55,8 @@ def test_what_is_answered_was_taken_in_whatever_pieces_the_answers_come(line: Li
         connection.write("one", [pushed("planq.io", b"{}")])
         connection.write("two", [pushed("planq.io", b"ab"), pushed("planq.cpu", b"cd")])
         one, two = pushed("planq.io", b"{}"), pushed("planq.io", b"ab") + pushed("planq.cpu", b"cd")
-        assert line.theirs.recv(4096) == one + two
+        await asyncio.sleep(0)
+        assert line.theirs.recv(4096) == one + two, "in one write"
         line.theirs.sendall(b":1\r\n:2\r")
         await line.change()
         assert line.taken == ["one"]
@@ -101,6 +102,7 @@ def test_what_does_not_fit_into_the_buffer_is_given_back(line: Line) -> None:
     async def scenario() -> None:
         connection = line.open()
         connection.write("one", [pushed("planq.io", b"x" * 16_000_000)])
+        await line.change()
 
     asyncio.run(scenario())
     assert line.lost == ["one"]
