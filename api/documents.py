@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.api.http.prefix import below_prefix
-from planq.api.schemas import JobSummary
+from planq.api.schemas import JobDocument, JobSummary, QuestionDocument, StepDocument, UsageDocument
 from planq.shared.agentic.agents.document import read_agent
 from planq.shared.agentic.agents.warnings import DocumentWarning, job_warning
 from planq.shared.agentic.models.ending import incomplete_of
@@ -16,8 +16,7 @@ from planq.shared.agentic.rounds.guard import CALLER_SOURCE
 from planq.shared.kernel.states import TERMINAL_JOB, Effect, JobStatus, Outcome, Respond, StepStatus
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.submission import COLUMNS, Submission
-from planq.shared.platform.database import Row, shown_time
-from planq.shared.platform.errors import AGENT_TIMEOUTS, TimedOut
+from planq.shared.platform.database import Row
 from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText
 from planq.shared.platform.values.parts import parts_of
@@ -37,23 +36,19 @@ def steps_document(view: JobView, number: int | None) -> _Document:
 
 
 def _document(row: Row, steps: Sequence[_Document]) -> _Document:
-    return {
-        **job_summary(row),
-        "plan": row["plan_body"],
-        "plan_errors": row["plan_errors"],
-        "rounds": _rounds(row, steps),
-        "steps": steps,
-        "output": row["output"],
-        "output_ref": _last_output(row, steps),
-        "chained": row["chained"],
-        "children": row["children"] or [],
-        "tree_usage": _tree_usage(row),
-        "warnings": _warnings(row),
-        "budget": row["budget"],
-        "retry": _retry(row),
-        "model_settings": row["model_settings"],
-        "parts": _parts(row),
-    }
+    return JobDocument.of(
+        row,
+        **_made_of(row),
+        plan=row["plan_body"],
+        rounds=_rounds(row, steps),
+        steps=steps,
+        output_ref=_last_output(row, steps),
+        children=row["children"] or [],
+        tree_usage=_tree_usage(row),
+        warnings=_warnings(row),
+        retry=_retry(row),
+        parts=_parts(row),
+    )
 
 
 def _parts(row: Row) -> list[_Document]:
@@ -84,37 +79,13 @@ def _round(number: int, source: str, plan: Any, errors: Any) -> _Document:
     return {"round": number, "source": source, "plan": plan, "plan_errors": errors, "steps": []}
 
 
-def execution_document(view: JobView) -> _Document:
-    row, job = view.row, job_summary(view.row)
-    output_ref = _last_output(row, [_step(row["id"], step) for step in view.steps[-1:]])
-    output = row["output"]
-    if output is None and output_ref is None and row["status"] == JobStatus.COMPLETED:
-        output = {"text": row["answer"]}
-    took = None if row["finished_at"] is None else row["finished_at"] - row["created_at"]
-    return {
-        "exec_id": job["id"],
-        **{name: job[name] for name in _OF_AN_EXECUTION},
-        "error": _agent_error(row["error"]),
-        "action": row["action"],
-        "output": output,
-        "output_ref": output_ref,
-        "preview": row["preview"],
-        "chained": row["chained"],
-        "elapsed_ms": None if took is None else round(took.total_seconds() * 1000),
-        "children": row["children"] or [],
-        "tree_usage": _tree_usage(row),
-        "warnings": _warnings(row),
-        "retry": _retry(row),
-    }
-
-
 def _tree_usage(row: Row) -> _Document:
     below = row["used_below"] or {}
     costs = [cost for used in (row, below) if (cost := used.get("cost_usd")) is not None]
     return {
         "jobs": 1 + below.get("jobs", 0),
         **{name: row[name] + below.get(name, 0) for name in _COUNTED},
-        "cost_usd": float(sum(costs)) if costs else None,
+        "cost_usd": sum(costs) if costs else None,
     }
 
 
@@ -129,41 +100,13 @@ def _retry(row: Row) -> _Document | None:
     return {
         "stage": kept["stage"],
         "attempts": kept["tried"]["tries"],
-        "next_attempt_at": shown_time(row["next_attempt_at"]),
+        "next_attempt_at": row["next_attempt_at"],
         "error": decode_stored(kept["error"]),
     }
 
 
-def _agent_error(stored: Any) -> Any:
-    """Return the error of an agent's job as its caller sees it, with the job's own code as `cause`."""
-    if stored is None:
-        return None
-    error = _decoded(stored)
-    if (code := error["code"]) not in AGENT_TIMEOUTS or code == TimedOut.code:
-        return stored
-    return {**error, "code": TimedOut.code, "details": {**(error.get("details") or {}), "cause": code}}
-
-
 def _warnings(row: Row) -> list[_Document]:
     return [job_warning(one["kind"], one["data"]) for one in row["warnings"] or ()]
-
-
-_OF_AN_EXECUTION = (
-    *(
-        "status",
-        "outcome",
-        "incomplete",
-        "stop_reason",
-        "agent",
-        "user",
-        "error",
-        "model_calls",
-        "usage",
-        "parent",
-        "depth",
-    ),
-    *("created_at", "started_at", "finished_at", "open_questions"),
-)
 
 
 def _incomplete(row: Row) -> _Document | None:
@@ -173,65 +116,29 @@ def _incomplete(row: Row) -> _Document | None:
 
 
 def job_summary(row: Row) -> _Document:
-    """Return a `JobSummary`: a field that is not named here is the column of its name, as it is stored."""
-    cost = row["cost_usd"]
-    made = {
+    return JobSummary.of(row, **_made_of(row))
+
+
+def _made_of(row: Row) -> _Document:
+    """Return the fields of a `JobSummary` that are no columns."""
+    return {
         "id": str(row["id"]),
         "incomplete": _incomplete(row),
-        "usage": {
-            "input_tokens": row["input_tokens"],
-            "output_tokens": row["output_tokens"],
-            "cache_read_tokens": row["cache_read_tokens"],
-            "cache_write_tokens": row["cache_write_tokens"],
-            "cost_usd": None if cost is None else float(cost),
-        },
-        "created_at": shown_time(row["created_at"]),
-        "started_at": shown_time(row["started_at"]),
-        "finished_at": shown_time(row["finished_at"]),
-        "paused_at": shown_time(row["paused_at"]),
-        "expires_at": shown_time(row["expires_at"]) if _time_runs_out(row) else None,
-        "forked_from": shown_id(row["forked_from"]),
+        "usage": UsageDocument.of(row),
+        "expires_at": row["expires_at"] if _time_runs_out(row) else None,
         "user": row["user_id"] or None,
         "agent": (
             None if row["agent_name"] is None else {"name": row["agent_name"], "version": row["agent_version"]}
         ),
         "parent": _parent(row),
-        "conversation_id": shown_id(row["conversation_id"]),
-        "batch_id": shown_id(row["batch_id"]),
         "open_questions": row["open_questions"] or [],
     }
-    return {name: made[name] if name in made else row[name] for name in _OF_A_SUMMARY}
-
-
-_OF_A_SUMMARY = tuple(JobSummary.model_fields)
-
-
-def artifact_record(row: Row) -> _Document:
-    return {
-        "artifact_id": row["id"],
-        "version": row["version"],
-        "job_id": str(row["job_id"]),
-        "step_index": row["step_index"],
-        "tool_name": row["tool_name"],
-        "skill_id": row["skill_id"],
-        "skill_name": _skill_name(row["metadata"]),
-        "type": row["type"],
-        "media_type": row["media_type"],
-        "bytes": row["bytes"],
-        "metadata": row["metadata"],
-        "created_at": shown_time(row["created_at"]),
-    }
-
-
-def _skill_name(metadata: Any) -> str | None:
-    name = metadata.get("skill_name") if isinstance(metadata, Mapping) else None
-    return name if isinstance(name, str) else None
 
 
 def _parent(row: Row) -> _Document | None:
     if row["parent_job_id"] is None:
         return None
-    return {"job_id": str(row["parent_job_id"]), "step_index": row["parent_step_index"]}
+    return {"job_id": row["parent_job_id"], "step_index": row["parent_step_index"]}
 
 
 def new_job_document(submission: Submission, created_at: datetime) -> _Document:
@@ -276,45 +183,27 @@ def fork_preview(
 
 
 def _origin(job_id: UUID | str, index: int) -> _Document:
-    return {"job_id": str(job_id), "index": index}
+    return {"job_id": job_id, "index": index}
 
 
 def _time_runs_out(row: Mapping[str, Any]) -> bool:
     return row["paused_at"] is None and row["status"] not in TERMINAL_JOB
 
 
-def shown_id(value: UUID | None) -> str | None:
-    return None if value is None else str(value)
-
-
 def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
     succeeded = row["status"] == StepStatus.SUCCEEDED
     # A call that the guard has blocked has the output of the same call before it. No other failed step holds one.
     has_output = succeeded or row["status"] == StepStatus.FAILED
-    return {
-        "index": row["index"],
-        "round": row["round"],
-        "kind": row["kind"],
-        "tool_name": row["tool_name"],
-        "status": row["status"],
-        "attempt": row["attempt"],
-        "arguments": row["called_arguments"],
+    return StepDocument.of(
+        row,
+        arguments=row["called_arguments"],
         # A waiting step already holds what it will succeed with; it is no output before that.
-        "output": row["output"] if has_output else None,
-        "output_ref": _output_ref(job_id, row) if has_output else None,
-        "content": row["content"] if succeeded else None,
-        "error": row["error"],
-        "depends_on": row["depends_on"],
-        "reused_from": None if row["reused_job"] is None else _origin(row["reused_job"], row["reused_index"]),
-        "recovery": row["recovery"] if row["effect"] == Effect.UNSAFE else None,
-        "question": row["question"],
-        "tool_away_since": shown_time(row["tool_away_since"]),
-        "progress": row["progress"],
-        "cost_usd": None if row["cost_usd"] is None else float(row["cost_usd"]),
-        "worker_id": row["worker_id"],
-        "started_at": shown_time(row["started_at"]),
-        "finished_at": shown_time(row["finished_at"]),
-    }
+        output=row["output"] if has_output else None,
+        output_ref=_output_ref(job_id, row) if has_output else None,
+        content=row["content"] if succeeded else None,
+        reused_from=None if row["reused_job"] is None else _origin(row["reused_job"], row["reused_index"]),
+        recovery=row["recovery"] if row["effect"] == Effect.UNSAFE else None,
+    )
 
 
 def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> _Document | None:
@@ -324,39 +213,14 @@ def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> _Document | None:
     return {"sha256": row["payload_hash"], "bytes": row["output_bytes"], "href": href}
 
 
-def schedule_document(row: Row) -> _Document:
-    times = {name: shown_time(row[name]) for name in ("next_at", "created_at")}
-    ids = {name: None if row[name] is None else str(row[name]) for name in ("id", "last_job_id", "conversation_id")}
-    return {**row, **times, **ids}
-
-
 def question_document(row: Row) -> _Document:
-    copied = (
-        "round",
-        "step_index",
-        "attempt",
-        "kind",
-        "status",
-        "message",
-        "schema",
-        "url",
-        "details",
-        "content",
-        "is_secret",
+    key = row["answered_key"]
+    return QuestionDocument.of(
+        row,
+        asked_ids=row["asked_ids"] or [],
+        answered_key=None if key is None else {"id": row["answered_key_id"], "name": key},
+        default=row["default_content"],
     )
-    return {
-        **{name: row[name] for name in (*copied, "asked_of", "reason", "answered_by", "channel")},
-        "asked_ids": row["asked_ids"] or [],
-        "answered_key": _key_of_answer(row),
-        **{name: str(row[name]) for name in ("id", "job_id", "root_job_id")},
-        **{name: shown_time(row[name]) for name in ("created_at", "answered_at", "due_at")},
-        "default": row["default_content"],
-    }
-
-
-def _key_of_answer(row: Row) -> _Document | None:
-    id, name = row["answered_key_id"], row["answered_key"]
-    return None if name is None else {"id": None if id is None else str(id), "name": name}
 
 
 def agent_document(stored: StoredDocument) -> _Document:
@@ -364,8 +228,8 @@ def agent_document(stored: StoredDocument) -> _Document:
         "name": stored.name,
         "version": stored.version,
         "document": JsonText(stored.content.encode()),
-        "created_at": shown_time(stored.created_at),
-        "retired_at": shown_time(stored.retired_at),
+        "created_at": stored.created_at,
+        "retired_at": stored.retired_at,
     }
 
 
@@ -383,7 +247,7 @@ def agent_summary(stored: StoredDocument) -> _Document:
         "tools": [tool.name for tool in document.tools],
         "skills": list(document.skills),
         "actions": list(document.actions),
-        "created_at": shown_time(stored.created_at),
+        "created_at": stored.created_at,
     }
 
 
@@ -392,5 +256,5 @@ def skill_summary(stored: StoredDocument) -> _Document:
         "name": stored.name,
         "version": stored.version,
         "characters": len(stored.content),
-        "created_at": shown_time(stored.created_at),
+        "created_at": stored.created_at,
     }

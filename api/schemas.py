@@ -6,7 +6,9 @@ nothing yet.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
@@ -346,6 +348,16 @@ class Answer(BaseModel):
     """An answer of the API, all of whose fields are known."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], /, **made: Any) -> dict[str, Any]:
+        """Return a document of this form: a field that is not in `made` is the column of its name."""
+        return {name: made[name] if name in made else row[name] for name in _names_of(cls)}
+
+
+@cache
+def _names_of(model: type[Answer]) -> Sequence[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 class PageDocument(Answer, Generic[T]):

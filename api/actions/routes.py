@@ -19,7 +19,7 @@ from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.intake.filters import JobFilterRequest
 from planq.api.intake.submission import check_key
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
-from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict
 from planq.shared.subjects.actions.store import COUNTED_AMONG, JobActions, NewAction
 from planq.shared.subjects.jobs.selection import ActionStatus, JobAct
@@ -170,11 +170,4 @@ async def _left(actions: JobActions, who: Caller, row: Row) -> int | None:
 
 
 def _document(row: Row, left: int | None) -> dict[str, Any]:
-    return {
-        **{name: row[name] for name in ("act", "status", "filter", "repeat_unsafe", "done", "unchanged", "refused")},
-        "id": str(row["id"]),
-        "problems": row["problems"] or [],
-        "left": left,
-        "created_at": shown_time(row["created_at"]),
-        "finished_at": shown_time(row["finished_at"]),
-    }
+    return JobActionDocument.of(row, problems=row["problems"] or [], left=left)

@@ -13,7 +13,7 @@ from planq.api.http.exchange import json_bytes, on_one_line
 from planq.api.schemas import Answer, ErrorDocument, Id, PageDocument, RequestBody, Time
 from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.kernel.states import Priority
-from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.database import Row
 from planq.shared.subjects.batches.rules import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
 
 _PIECE_BYTES = 64 * 1024
@@ -131,38 +131,19 @@ def batch_document(row: Row) -> dict[str, Any]:
     ended = row["completed"] + row["failed"] + row["cancelled"]
     unvalidated = row["total"] - row["validated_lines"]
     left = row["valid"] - ended + unvalidated
-    return {
-        "id": str(row["id"]),
-        **{name: row[name] for name in ("status", "name", "metadata", "defaults", "priority", "canary")},
-        "discount": row["discount"],
-        "provider_batches": row["provider_batches"] or [],
-        **{name: row[name] for name in ("callback_url", "pause_reason", "error")},
-        "estimate": None if row["estimate"] is None else _estimate(row["estimate"]),
-        "strict": row["is_strict"],
-        "request_counts": {
-            "total": row["valid"] + unvalidated,
-            "completed": row["completed"],
-            "failed": row["failed"],
-        },
-        "counts": {
-            "unvalidated": unvalidated,
-            "waiting": row["valid"] - ended - row["running"],
-            **{name: row[name] for name in ("total", "invalid", "running", "deferred")},
-            **{name: row[name] for name in ("completed", "partial", "incomplete", "failed", "cancelled")},
-        },
-        "progress": round(ended / (ended + left), 4) if ended else 0.0,
-        "eta_seconds": _seconds_left(row, ended, left),
-        "cost_usd": None if row["spent_tokens"] and not row["spent_usd"] else float(row["spent_usd"]),
-        "tokens": row["spent_tokens"],
-        "budget": {
-            "max_cost_usd": None if row["budget_usd"] is None else float(row["budget_usd"]),
-            "max_tokens": row["budget_tokens"],
-            "reserved_usd": float(row["reserved_usd"]),
-            "reserved_tokens": row["reserved_tokens"],
-        },
-        **{name: shown_time(row[name]) for name in ("paused_at", "created_at", "validated_at", "started_at")},
-        **{name: shown_time(row[name]) for name in ("cancelled_at", "finished_at")},
-    }
+    return BatchDocument.of(
+        row,
+        provider_batches=row["provider_batches"] or [],
+        estimate=None if row["estimate"] is None else _estimate(row["estimate"]),
+        strict=row["is_strict"],
+        request_counts=RequestCounts.of(row, total=row["valid"] + unvalidated),
+        counts=LineCounts.of(row, unvalidated=unvalidated, waiting=row["valid"] - ended - row["running"]),
+        progress=round(ended / (ended + left), 4) if ended else 0.0,
+        eta_seconds=_seconds_left(row, ended, left),
+        cost_usd=None if row["spent_tokens"] and not row["spent_usd"] else row["spent_usd"],
+        tokens=row["spent_tokens"],
+        budget=BatchBudget.of(row, max_cost_usd=row["budget_usd"], max_tokens=row["budget_tokens"]),
+    )
 
 
 def _estimate(kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,14 +165,7 @@ def _seconds_left(row: Row, ended: int, left: int) -> float | None:
 def error_line(row: Row) -> Mapping[str, Any]:
     """Return a line of a batch's errors; a line whose `custom_id` an earlier one has tells it in its error."""
     custom_id = row["custom_id"] or row["error"]["details"].get("custom_id")
-    job_id = None if row["job_id"] is None else str(row["job_id"])
-    return {
-        "line": row["line"],
-        "custom_id": custom_id,
-        "status": row["status"],
-        "job_id": job_id,
-        "error": row["error"],
-    }
+    return {"custom_id": custom_id, **{name: row[name] for name in ("line", "status", "job_id", "error")}}
 
 
 def result_line(batch_id: UUID, row: Row, job: dict[str, Any] | None) -> Mapping[str, Any]:
@@ -204,7 +178,7 @@ def result_line(batch_id: UUID, row: Row, job: dict[str, Any] | None) -> Mapping
     return {
         "id": f"{batch_id}-{row['line']}",
         "custom_id": row["custom_id"],
-        "response": None if job is None else {"status_code": 200, "request_id": str(row["job_id"]), "body": job},
+        "response": None if job is None else {"status_code": 200, "request_id": row["job_id"], "body": job},
         "error": error,
     }
 

@@ -22,7 +22,7 @@ from planq.api.deps import (
     WaitQuery,
     strict_router,
 )
-from planq.api.documents import execution_document
+from planq.api.documents import job_document
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.intake.submission import SubmittedJob
@@ -56,7 +56,9 @@ from planq.api.schemas import (
 from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.kernel.states import JobStatus, Outcome, StopReason
-from planq.shared.platform.errors import InvalidRequest, NotFound
+from planq.shared.platform.errors import AGENT_TIMEOUTS, InvalidRequest, NotFound, TimedOut
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.jobs.job_view import JobView
 
 execution_routes = strict_router("agents")
@@ -218,7 +220,7 @@ async def get_execution(
         return client_closed_response()
     if view.row["agent_name"] is None and view.row["parent_job_id"] is None:
         raise NotFound(f"job {found} is no execution of an agent; look at /jobs/{found}")
-    return JsonResponse(execution_document(view))
+    return JsonResponse(_document(view))
 
 
 async def _submit(
@@ -266,4 +268,30 @@ def _shown(view: JobView, status: int, made: SubmittedJob) -> Response:
     headers = {"Location": f"/executions/agents/{made.job_id}", **made.headers}
     if made.submission is None:
         headers["Idempotency-Replayed"] = "true"
-    return JsonResponse(execution_document(view), status_code=status, headers=headers)
+    return JsonResponse(_document(view), status_code=status, headers=headers)
+
+
+def _document(view: JobView) -> dict[str, Any]:
+    row, job = view.row, job_document(view)
+    output = job["output"]
+    if output is None and job["output_ref"] is None and row["status"] == JobStatus.COMPLETED:
+        output = {"text": row["answer"]}
+    took = None if row["finished_at"] is None else row["finished_at"] - row["created_at"]
+    return ExecutionDocument.of(
+        job,
+        exec_id=job["id"],
+        error=_agent_error(row["error"]),
+        action=row["action"],
+        output=output,
+        elapsed_ms=None if took is None else round(took.total_seconds() * 1000),
+    )
+
+
+def _agent_error(stored: Any) -> Any:
+    """Return the error of an agent's job as its caller sees it, with the job's own code as `cause`."""
+    if stored is None:
+        return None
+    error = decode_stored(stored.body) if isinstance(stored, JsonText) else stored
+    if (code := error["code"]) not in AGENT_TIMEOUTS or code == TimedOut.code:
+        return stored
+    return {**error, "code": TimedOut.code, "details": {**(error.get("details") or {}), "cause": code}}

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import ConversationPath, JobPath, Use, strict_router
-from planq.api.documents import shown_id
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import conversation_id_of, job_id_of
 from planq.api.http.pages import CursorQuery, cursor_bytes, cursor_of, id_of_cursor, page_of
@@ -22,7 +21,7 @@ from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, T
 from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
 from planq.shared.agentic.models.vocabulary import count_tokens
 from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus, Policy
-from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict, capped
 from planq.shared.platform.values.defects import Defect, body_refused
 from planq.shared.subjects.conversations.inbound import unknown_channel
@@ -288,36 +287,10 @@ async def _shown(conversations: ConversationStore, who: Who, conversation_id: UU
 
 
 def _conversation(row: Row) -> dict[str, Any]:
-    copied = (
-        "channel",
-        "thread",
-        "policy",
-        "is_closed",
-        "agent",
-        "messages_in",
-        "messages_out",
-        "input_tokens",
-        "output_tokens",
-    )
-    active, cost = row["active_job_id"], row["cost_usd"]
-    return {
-        "id": str(row["id"]),
-        **{name: row[name] for name in copied},
-        "follow_agent": row["follows_agent"],
-        "agent_versions": row["agent_versions"] or {},
-        "active_job_id": None if active is None else str(active),
-        "cost_usd": None if cost is None else float(cost),
-        **{name: shown_time(row[name]) for name in ("last_inbound_at", "last_outbound_at", "created_at")},
-    }
+    versions = row["agent_versions"] or {}
+    return ConversationDocument.of(row, follow_agent=row["follows_agent"], agent_versions=versions)
 
 
 def _message(row: Row) -> dict[str, Any]:
-    copied = ("sequence", "turn", "kind", "direction", "status", "user_id", "source_id", "content")
-    return {
-        **{name: None if row[name] is None else str(row[name]) for name in ("id", "conversation_id", "job_id")},
-        **{name: row[name] for name in (*copied, "metadata")},
-        "text": outbound_text(row["text"], row["metadata"]),
-        "tokens": count_tokens(row["text"]),
-        "created_at": shown_time(row["created_at"]),
-        "answered_question_id": shown_id(row["answered_question_id"]),
-    }
+    text = outbound_text(row["text"], row["metadata"])
+    return ConversationMessage.of(row, text=text, tokens=count_tokens(row["text"]))

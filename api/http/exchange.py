@@ -20,10 +20,12 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
 from http import HTTPStatus
 from itertools import islice
 from typing import Any, get_args
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import orjson
 from fastapi import FastAPI
@@ -37,6 +39,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planq.shared.platform import errors as domain
+from planq.shared.platform.database import shown_time
 from planq.shared.platform.errors import InvalidRequest, PlanqError, TooLarge, capped
 from planq.shared.platform.values.decoding import (
     LongInteger,
@@ -217,10 +220,11 @@ def body_digest(value: Any) -> str:
 def json_bytes(value: Any) -> bytes:
     """Return JSON text in UTF-8 for what the store holds: integers of any size, and strings of any code points.
 
-    A `JsonText` in it is part of the text as it is.
+    Ids and times may stay as the database returns them: a time is shown in ISO 8601, a `Decimal` as a number. A
+    `JsonText` is part of the text as it is.
     """
     try:
-        return orjson.dumps(value, default=_as_it_is, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+        return orjson.dumps(value, default=_as_it_is, option=_AS_STORED)
     except TypeError:
         # Tools may return integers beyond 64 bits and lone surrogates; both have a JSON form, only not in orjson.
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_value_of).encode("ascii")
@@ -240,15 +244,22 @@ def on_one_line(body: bytes) -> bytes:
     return body
 
 
-def _as_it_is(value: Any) -> orjson.Fragment:
-    if isinstance(value, JsonText):
-        return orjson.Fragment(value.body)
-    raise TypeError
+_AS_STORED = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+def _as_it_is(value: Any) -> Any:
+    return orjson.Fragment(value.body) if isinstance(value, JsonText) else _value_of(value)
 
 
 def _value_of(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return shown_time(value)
+    if isinstance(value, Decimal):
+        return float(value)
     if isinstance(value, JsonText):
         return decode_stored(value.body)
+    if isinstance(value, UUID):
+        return str(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

@@ -25,7 +25,10 @@ CursorQuery = Annotated[
 
 
 def page_of(
-    rows: Sequence[T], limit: int, show: Callable[[T], dict[str, Any]], cursor_after: Callable[[T], str] | None = None
+    rows: Sequence[T],
+    limit: int,
+    show: Callable[[T], Any] = lambda row: row,
+    cursor_after: Callable[[T], str] | None = None,
 ) -> Response:
     """Answer with at most `limit` rows; one row more than that says that there is a next page.
 

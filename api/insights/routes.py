@@ -15,7 +15,7 @@ from planq.api.http.ids import job_id_of, uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.platform.computing import off_loop
-from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.database import Row
 from planq.shared.platform.errors import storable
 from planq.shared.subjects.insights.offering import InsightGroup, InsightMode, confidence
 from planq.shared.subjects.insights.report import Usefulness, compare, compare_rates
@@ -245,17 +245,14 @@ def _report(measured: InsightMeasures) -> dict[str, Any]:
 
 def _measured(row: Row) -> dict[str, Any]:
     counts = (row["offered_succeeded"], row["offered"], row["held_out_succeeded"], row["held_out"])
-    shown = {name: row[name] for name in ("kind", "lesson", "is_pinned", "offered", "held_out")}
-    is_retired = row["retired_at"] is not None
-    return {"id": str(row["id"]), **shown, "is_retired": is_retired, "success": compare_rates(*counts).to_json()}
+    success = compare_rates(*counts).to_json()
+    return MeasuredInsight.of(row, is_retired=row["retired_at"] is not None, success=success)
 
 
 def _insight(row: Row) -> dict[str, Any]:
-    times = {name: shown_time(row[name]) for name in ("retired_at", "first_seen_at", "last_seen_at", "expires_at")}
     sure = confidence(row["seen"], row["against"])
-    return {**row, **times, "id": str(row["id"]), "confidence": sure, "seconds": round(row["seconds"], 3)}
+    return {**row, "confidence": sure, "seconds": round(row["seconds"], 3)}
 
 
 def _with_sources(row: Row) -> dict[str, Any]:
-    asked = {name: row[name] and str(row[name]) for name in ("reflection_job_id", "reflected_job_id")}
-    return {**_insight(row), **asked, "sources": row["sources"] or []}
+    return {**_insight(row), "sources": row["sources"] or []}

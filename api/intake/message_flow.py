@@ -15,13 +15,11 @@ from uuid import UUID
 
 from pydantic import Field
 
-from planq.api.documents import shown_id
 from planq.api.http.prefix import below_prefix
 from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, PageDocument, RequestBody, Time
 from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.agentic.rounds.guide import GUIDE_SOURCE
 from planq.shared.kernel.states import TERMINAL_STEP, JobStatus, StepKind, StepStatus, StopReason, Strategy
-from planq.shared.platform.database import shown_time
 from planq.shared.platform.errors import NotFound, capped
 from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText
@@ -172,18 +170,17 @@ def plan_status(row: Mapping[str, Any]) -> PlanStatus:
 def task_document(view: JobView) -> dict[str, Any]:
     row = view.row
     results = [_result(view, step) for step in view.steps if _has_ended(step)]
-    return {
-        "task_id": str(row["id"]),
-        "goal": row["input"],
-        "plan_id": None if _plan_body(view) is None else str(plan_id_of(row["id"])),
-        "conversation_id": shown_id(row["conversation_id"]),
-        "status": task_status(row),
-        "current_step": len(results),
-        "state": {"step_results": results} if results else {},
-        "created_at": shown_time(row["created_at"]),
-        "updated_at": shown_time(max(_times(view))),
-        "completed_at": shown_time(row["finished_at"]),
-    }
+    return FlowTask.of(
+        row,
+        task_id=row["id"],
+        goal=row["input"],
+        plan_id=None if _plan_body(view) is None else plan_id_of(row["id"]),
+        status=task_status(row),
+        current_step=len(results),
+        state={"step_results": results} if results else {},
+        updated_at=max(_times(view)),
+        completed_at=row["finished_at"],
+    )
 
 
 def plan_document(view: JobView, current_step: int | None = None) -> dict[str, Any] | None:
@@ -199,16 +196,16 @@ def plan_document(view: JobView, current_step: int | None = None) -> dict[str, A
         statuses = step_statuses([step["step_number"] for step in steps], current_step)
         steps = [{**step, "status": status} for step, status in zip(steps, statuses, strict=True)]
     return {
-        "plan_id": str(plan_id_of(row["id"])),
-        "task_id": str(row["id"]),
-        "conversation_id": shown_id(row["conversation_id"]),
+        "plan_id": plan_id_of(row["id"]),
+        "task_id": row["id"],
+        "conversation_id": row["conversation_id"],
         "goal": row["input"],
         "steps": steps,
         "estimated_steps": body.get("estimated_steps", len(steps)),
         "complexity": body.get("complexity", "medium"),
         "success_criteria": body.get("success_criteria", ""),
         "status": plan_status(row),
-        "created_at": shown_time(row["created_at"]),
+        "created_at": row["created_at"],
     }
 
 

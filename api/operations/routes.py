@@ -15,7 +15,7 @@ from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.schemas import Answer, Id, Time
 from planq.shared.kernel.states import JobStatus, Priority, pools_of
-from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.database import Row
 from planq.shared.platform.errors import NotFound
 from planq.shared.subjects.jobs.operations import COUNTED_UP_TO, MOST_WAITING, JobOverview
 from planq.shared.subjects.jobs.waiting import WaitKind, wait_of
@@ -141,15 +141,7 @@ async def whys_of(overview: JobOverview, who: Caller, job_ids: Sequence[UUID]) -
 async def get_model_calls(job_id: JobPath, services: Use, who: Who) -> Response:
     """List a job's calls to models, with tokens and cost, and with prompts and replies where they are kept."""
     rows = await services.overview.model_calls(who.tenant_id, job_id_of(job_id))
-    return JsonResponse({"items": [_model_call(row) for row in rows]})
-
-
-def _model_call(row: Row) -> dict[str, Any]:
-    counts = ("round", "purpose", "model", "attempts", "latency_ms", "input_tokens", "output_tokens")
-    cached = ("cache_read_tokens", "cache_write_tokens")
-    kept = {name: row[name] for name in (*counts, *cached, "error", "exchange", "exchange_bytes")}
-    cost = None if row["cost_usd"] is None else float(row["cost_usd"])
-    return {**kept, "cost_usd": cost, "created_at": shown_time(row["created_at"])}
+    return JsonResponse({"items": [ModelCallDocument.of(row) for row in rows]})
 
 
 @overview_routes.get("/job-counts", response_model=CountDocument)
@@ -167,8 +159,7 @@ async def get_workers(services: Use, who: Who) -> Response:
     alive = await services.workers.live()
     running: dict[UUID, list[dict[str, Any]]] = {}
     for row in await services.overview.running(who.tenant_id, services.settings.lease_seconds):
-        attempt = {"job_id": str(row["job_id"]), "step_index": row["step_index"], "what": row["what"]}
-        running.setdefault(row["worker_id"], []).append({**attempt, "since": shown_time(row["since"])})
+        running.setdefault(row["worker_id"], []).append(RunningDocument.of(row))
     waiting = await services.overview.waiting(who.tenant_id)
     is_operator = KeyScope.ADMIN in who.scopes
     workers = [_worker(row, running.get(row["id"], []), is_operator=is_operator) for row in alive]
@@ -182,16 +173,14 @@ def neutral_name(worker_id: str) -> str:
 
 def _worker(row: Row, running: list[dict[str, Any]], *, is_operator: bool) -> dict[str, Any]:
     """Return a worker's document; tenants get nothing about hosts, processes and the work of others."""
-    copied = ("name", "pools", "version", "capacity", "in_flight", "lag_ms")
-    times = {name: shown_time(row[name]) for name in ("started_at", "heartbeat_at")}
     lists = {name: row[name] or [] for name in ("missing", "left_out", "provides")}
-    shown = {name: row[name] for name in copied} | lists
+    shown = WorkerDocument.of(row, **lists, running=running)
     if not is_operator:
         shown["name"] = neutral_name(str(row["id"]))
         shown["in_flight"] = len(running)
         shown["missing"] = ["something that its operator has to provide"] if row["missing"] else []
         shown["left_out"] = shown["provides"] = []
-    return {"id": str(row["id"]), **shown, **times, "running": running}
+    return shown
 
 
 def _backlog(alive: Sequence[Row], waiting: Sequence[Row]) -> list[dict[str, Any]]:
@@ -200,11 +189,6 @@ def _backlog(alive: Sequence[Row], waiting: Sequence[Row]) -> list[dict[str, Any
     empty = {"n": 0, "oldest_at": None}
     rows = [(pool, priority, found.get((pool, str(priority)), empty)) for pool in pools for priority in Priority]
     return [
-        {
-            "pool": pool,
-            "priority": str(priority),
-            "waiting": row["n"],
-            "oldest_at": shown_time(row["oldest_at"]),
-        }
+        {"pool": pool, "priority": str(priority), "waiting": row["n"], "oldest_at": row["oldest_at"]}
         for pool, priority, row in rows
     ]

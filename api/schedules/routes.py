@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import Use, strict_router
-from planq.api.documents import schedule_document
 from planq.api.http.exchange import error_responses
 from planq.api.http.ids import uuid_of
 from planq.api.http.pages import cursor_bytes, cursor_of, no_cursor, page_of
@@ -65,7 +64,7 @@ async def get_schedules(
     """List the reminders of `remind_me` that are to come, newest first."""
     after = None if cursor is None else _from_cursor(cursor)
     rows = await services.schedules.page(who.tenant_id, limit=limit + 1, everything=everything, after=after)
-    return page_of(rows, limit, schedule_document, _to_cursor)
+    return page_of(rows, limit, cursor_after=_to_cursor)
 
 
 @schedule_routes.delete(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import Path, Query
@@ -17,7 +17,6 @@ from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.intake.submission import callback_of, require_signing
 from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, PageDocument, RequestBody, Time
-from planq.shared.platform.database import Row, shown_time
 from planq.shared.subjects.webhooks.rules import EVENT_NAMES, DeliveryKind, DeliveryStatus, checked_events
 
 webhook_routes = strict_router("webhooks")
@@ -142,7 +141,7 @@ async def post_endpoint(body: EndpointRequest, services: Use, who: Who) -> Respo
         message = f"expected at most {most} endpoints of this tenant; remove one that is not used any more"
         raise HttpRefusal(HTTPStatus.TOO_MANY_REQUESTS, "too_many_endpoints", message, headers=headers)
     (secret,) = await services.signing.of(who.tenant_id, row["id"])
-    return JsonResponse({**_endpoint(row), "secret": secret}, status_code=201, headers=headers)
+    return JsonResponse(NewEndpointDocument.of(row, secret=secret), status_code=201, headers=headers)
 
 
 @webhook_routes.get("/endpoints", response_model=EndpointPage)
@@ -151,13 +150,14 @@ async def get_endpoints(
 ) -> Response:
     """List endpoints, newest first."""
     rows = await services.webhooks.endpoints(who.tenant_id, below=id_of_cursor(cursor), limit=limit + 1)
-    return page_of(rows, limit, _endpoint)
+    return page_of(rows, limit, EndpointDocument.of)
 
 
 @webhook_routes.get("/endpoints/{endpoint_id}", response_model=EndpointDocument, responses=error_responses(404))
 async def get_endpoint(endpoint_id: EndpointPath, services: Use, who: Who) -> Response:
     """Return an endpoint, without its secret."""
-    return JsonResponse(_endpoint(await services.webhooks.endpoint(who.tenant_id, uuid_of("endpoint", endpoint_id))))
+    row = await services.webhooks.endpoint(who.tenant_id, uuid_of("endpoint", endpoint_id))
+    return JsonResponse(EndpointDocument.of(row))
 
 
 @webhook_routes.patch(
@@ -173,7 +173,7 @@ async def patch_endpoint(endpoint_id: EndpointPath, body: EndpointChange, servic
         description=body.description,
         is_disabled=body.is_disabled,
     )
-    return JsonResponse(_endpoint(row))
+    return JsonResponse(EndpointDocument.of(row))
 
 
 @webhook_routes.delete(
@@ -205,7 +205,7 @@ async def rotate_secret(endpoint_id: EndpointPath, services: Use, who: Who) -> R
 async def test_endpoint(endpoint_id: EndpointPath, services: Use, who: Who) -> Response:
     """Send an endpoint the event `endpoint.test`, and return the delivery; ask for it to see what became of it."""
     delivery_id = await services.webhooks.test(who.tenant_id, uuid_of("endpoint", endpoint_id))
-    return JsonResponse(_delivery(await services.webhooks.delivery(who.tenant_id, delivery_id)), status_code=202)
+    return JsonResponse(await services.webhooks.delivery(who.tenant_id, delivery_id), status_code=202)
 
 
 @webhook_routes.get("/webhook-secret", response_model=SecretDocument, responses=error_responses(409))
@@ -253,13 +253,13 @@ async def get_deliveries(
     rows = await services.webhooks.deliveries(
         who.tenant_id, status=status, endpoint_id=endpoint, job_id=job, below=id_of_cursor(cursor), limit=limit + 1
     )
-    return page_of(rows, limit, _delivery)
+    return page_of(rows, limit)
 
 
 @webhook_routes.get("/deliveries/{delivery_id}", response_model=DeliveryDocument, responses=error_responses(404))
 async def get_delivery(delivery_id: DeliveryPath, services: Use, who: Who) -> Response:
     """Return a delivery with what is sent."""
-    return JsonResponse(_delivery(await services.webhooks.delivery(who.tenant_id, uuid_of("delivery", delivery_id))))
+    return JsonResponse(await services.webhooks.delivery(who.tenant_id, uuid_of("delivery", delivery_id)))
 
 
 @webhook_routes.post(
@@ -272,17 +272,4 @@ async def redeliver(delivery_id: DeliveryPath, services: Use, who: Who) -> Respo
     """Send a delivery at once, under its id: one that waits, or anew one that has ended; return it."""
     found = uuid_of("delivery", delivery_id)
     await services.webhooks.redeliver(who.tenant_id, found)
-    return JsonResponse(_delivery(await services.webhooks.delivery(who.tenant_id, found)), status_code=202)
-
-
-def _endpoint(row: Row) -> dict[str, Any]:
-    names = ("url", "events", "description", "is_disabled", "disabled_reason")
-    times = {name: shown_time(row[name]) for name in ("created_at", "updated_at")}
-    return {"id": str(row["id"]), **{name: row[name] for name in names}, **times}
-
-
-def _delivery(row: Row) -> dict[str, Any]:
-    times = {name: shown_time(row[name]) for name in ("next_attempt_at", "created_at", "finished_at")}
-    named = ("id", "endpoint_id", "conversation_id", "job_id", "batch_id")
-    ids = {name: None if row[name] is None else str(row[name]) for name in named}
-    return {**row, **times, **ids}
+    return JsonResponse(await services.webhooks.delivery(who.tenant_id, found), status_code=202)

@@ -19,11 +19,10 @@ from starlette.responses import Response, StreamingResponse
 
 from planq.api.access.callers import Who
 from planq.api.deps import JobPath, StepPath, Use, check_job_is_open_to, step_index_of, strict_router
-from planq.api.documents import artifact_record
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.schemas import Answer, Id, Time
-from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.database import Row
 from planq.shared.platform.errors import NotFound
 from planq.shared.platform.values.media import SHOWN_MEDIA_TYPES, essence, file_name, served_media_type
 from planq.shared.subjects.jobs.store import StoredJson
@@ -85,7 +84,12 @@ async def get_artifacts(job_id: JobPath, services: Use, who: Who) -> Response:
     found = job_id_of(job_id)
     await check_job_is_open_to(who, services.requests, found)
     rows = await services.requests.artifacts(who.tenant_id, found)
-    return JsonResponse({"items": [artifact_record(row) for row in rows]})
+    return JsonResponse({"items": [_record(row) for row in rows]})
+
+
+def _record(row: Row) -> dict[str, Any]:
+    name = row["metadata"].get("skill_name") if isinstance(row["metadata"], Mapping) else None
+    return ArtifactRecordDocument.of(row, artifact_id=row["id"], skill_name=name if isinstance(name, str) else None)
 
 
 @output_routes.get(
@@ -122,9 +126,7 @@ async def get_tracebacks(job_id: JobPath, index: StepPath, services: Use, who: W
     """List the tracebacks of those of a step's last five attempts that an exception of its tool ended."""
     found = job_id_of(job_id)
     rows = await services.requests.tracebacks(who.tenant_id, found, step_index_of(found, index))
-    named = ("attempt", "text")
-    items = [{**{name: row[name] for name in named}, "created_at": shown_time(row["created_at"])} for row in rows]
-    return JsonResponse({"items": items})
+    return JsonResponse({"items": [TracebackDocument.of(row) for row in rows]})
 
 
 _HEADERS: dict[str, Any] = {
