@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
-from planq.api.cli.console import as_line, err, out, print_json, print_list, shown_cost, write_pieces
+from planq.api.cli.console import as_line, err, out, print_json, print_list, print_result, shown_cost, write_pieces
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, RESTS, end, reported
 from planq.shared.platform.values.encoding import encode
 from planq.shared.subjects.batches.rules import BatchStatus, LineStatus
@@ -317,10 +317,7 @@ def _ask(
 ) -> None:
     with reported(as_json=as_json), connect(url, api_key) as client:
         batch = client.ask("POST", "batches", batch_id, action, body=body)
-    if as_json:
-        print_json(batch)
-    else:
-        out.print(f"batch {batch['id']} {summary(batch)}")
+    print_result(batch, f"batch {batch['id']} {summary(batch)}", as_json=as_json)
 
 
 def _as_line(line: Json) -> bytes:

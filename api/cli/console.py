@@ -151,6 +151,14 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
         out.print(line)
 
 
+def print_result(document: Any, line: str, *, as_json: bool) -> None:
+    """Print what a command did: its document for programs, or a line for people."""
+    if as_json:
+        print_json(document)
+    else:
+        out.print(line)
+
+
 def print_page(page: Page) -> None:
     """Print a page as JSON for programs, with the cursor of the next one."""
     print_json({"items": page.items, "next_cursor": page.next_cursor})
@@ -163,12 +171,17 @@ def tell_of_more(page: Page) -> None:
 
 def print_items(answer: Mapping[str, Any], row: RowText, nothing: str, *, as_json: bool) -> None:
     """Print the `items` of an answer, a line for each, or say `nothing` where it has none."""
-    if as_json:
-        print_json(answer)
-        return
-    if not answer["items"]:
+    if not answer["items"] and not as_json:
         err.print(nothing)
-    print_columns([row(one) for one in answer["items"]])
+    print_rows(answer, [row(one) for one in answer["items"]], as_json=as_json)
+
+
+def print_rows(document: Any, rows: Sequence[Sequence[str]], *, as_json: bool) -> None:
+    """Print a list: its document for programs, or rows with aligned columns for people."""
+    if as_json:
+        print_json(document)
+    else:
+        print_columns(rows)
 
 
 def print_list(page: Page, row: RowText, nothing: str, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from uuid import UUID
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
-from planq.api.cli.console import as_line, out, print_json, print_list
+from planq.api.cli.console import as_line, print_list, print_result
 from planq.api.cli.form import content_asked_for
 from planq.api.cli.outcome import reported
 
@@ -64,10 +64,7 @@ def answer(
                 else:
                     body["content"] = json_or_file(content, "the content")
             answered = client.ask("POST", "elicitations", question_id, body=body)
-    if as_json:
-        print_json(answered)
-    else:
-        out.print(f"question {answered['id']} {answered['status']}")
+    print_result(answered, f"question {answered['id']} {answered['status']}", as_json=as_json)
 
 
 def _row(question: dict[str, Any]) -> list[str]:

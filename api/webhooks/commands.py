@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
-from planq.api.cli.console import as_line, err, out, print_columns, print_items, print_json
+from planq.api.cli.console import as_line, err, out, print_items, print_json, print_result, print_rows
 from planq.api.cli.outcome import reported
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq endpoints list` shows.")]
@@ -65,10 +65,7 @@ def update_endpoint(
             raise typer.BadParameter("expected --to, --event, --disable or --enable")
         with connect(url, api_key) as client:
             changed = client.ask("PATCH", "endpoints", endpoint_id, body=body)
-    if as_json:
-        print_json(changed)
-    else:
-        print_columns([_endpoint_row(changed)])
+    print_rows(changed, [_endpoint_row(changed)], as_json=as_json)
 
 
 def remove_endpoint(endpoint_id: _Id, url: Url = None, api_key: ApiKey = None) -> None:
@@ -84,7 +81,7 @@ def rotate_endpoint_secret(
     """Make another secret for an endpoint, and show it; the one before signs too for 24 hours."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         made = client.ask("POST", "endpoints", endpoint_id, "rotate")
-    _show_secret(made, as_json=as_json)
+    print_result(made, made["secret"], as_json=as_json)
 
 
 def show_callback_secret(
@@ -96,7 +93,7 @@ def show_callback_secret(
     """Show what signs a delivery to a job's or batch's callback_url."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         made = client.ask("POST", "webhook-secret", "rotate") if rotate else client.ask("GET", "webhook-secret")
-    _show_secret(made, as_json=as_json)
+    print_result(made, made["secret"], as_json=as_json)
 
 
 def show_inbound_secret(
@@ -109,14 +106,14 @@ def show_inbound_secret(
     path = ("webhook-secret", "inbound")
     with reported(as_json=as_json), connect(url, api_key) as client:
         made = client.ask("POST", *path, "rotate") if rotate else client.ask("GET", *path)
-    _show_secret(made, as_json=as_json)
+    print_result(made, made["secret"], as_json=as_json)
 
 
 def try_endpoint(endpoint_id: _Id, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """Send an endpoint the event endpoint.test; `planq deliveries list` says what became of it."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         delivery = client.ask("POST", "endpoints", endpoint_id, "test")
-    _show_one(delivery, as_json=as_json)
+    print_rows(delivery, [_delivery_row(delivery)], as_json=as_json)
 
 
 def show_deliveries(
@@ -146,20 +143,6 @@ def retry_deliveries(
         for delivery_id in ids:
             client.ask("POST", "deliveries", delivery_id, "redeliver")
             out.print(f"delivery {as_line(delivery_id, 80)} is sent again")
-
-
-def _show_secret(document: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        out.print(document["secret"])
-
-
-def _show_one(delivery: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(delivery)
-    else:
-        print_columns([_delivery_row(delivery)])
 
 
 def _endpoint_row(endpoint: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from planq.api.cli.connection import AsJson, located_settings
-from planq.api.cli.console import as_line, out, print_columns, print_json
+from planq.api.cli.console import as_line, print_result, print_rows
 from planq.api.cli.outcome import reported
 from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
@@ -17,7 +17,7 @@ from planq.shared.platform.errors import InvalidRequest, capped
 
 if TYPE_CHECKING:
     from planq.shared.platform.database import Database
-    from planq.shared.subjects.channels.store import ChannelStore
+    from planq.shared.subjects.channels.store import ChannelStore, StoredChannel
 
 T = TypeVar("T")
 
@@ -48,40 +48,28 @@ def connect_channel(
         settings = located_settings()
         checked_url(url, "URL", settings.webhook_hosts)
         with_database(connect)
-    if as_json:
-        print_json({"tenant_id": tenant_id, "name": name, "url": url})
-    else:
-        out.print(f"what is said on the channel {name} of the tenant {tenant_id} is posted to {url}")
+    said = f"what is said on the channel {name} of the tenant {tenant_id} is posted to {url}"
+    print_result({"tenant_id": tenant_id, "name": name, "url": url}, said, as_json=as_json)
 
 
 def list_channels(tenant_id: TenantId, as_json: AsJson = False) -> None:
     """List the channels of a tenant that are sent to, and what keeps planq from doing so."""
     with reported(as_json=as_json):
         found = with_channels(lambda channels: channels.list(tenant_id))
-    if as_json:
-        print_json({"items": [one.to_json() for one in found]})
-        return
-    print_columns(
-        [
-            [
-                one.name,
-                one.kind,
-                as_line(str(one.config.get("url") or one.config.get("username") or ""), 60),
-                as_line(one.problem or "", 100),
-            ]
-            for one in found
-        ]
-    )
+    print_rows({"items": [one.to_json() for one in found]}, [_row(one) for one in found], as_json=as_json)
+
+
+def _row(one: StoredChannel) -> list[str]:
+    place = as_line(str(one.config.get("url") or one.config.get("username") or ""), 60)
+    return [one.name, one.kind, place, as_line(one.problem or "", 100)]
 
 
 def disconnect_channel(tenant_id: TenantId, name: Name, as_json: AsJson = False) -> None:
     """Send nothing to a channel any more; what waits for it fails."""
     with reported(as_json=as_json):
         with_channels(lambda channels: channels.disconnect(tenant_id, name))
-    if as_json:
-        print_json({"tenant_id": tenant_id, "name": name})
-    else:
-        out.print(f"nothing is sent to the channel {name} of the tenant {tenant_id} any more")
+    said = f"nothing is sent to the channel {name} of the tenant {tenant_id} any more"
+    print_result({"tenant_id": tenant_id, "name": name}, said, as_json=as_json)
 
 
 async def check_channel(database: Database, tenant_id: str, name: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from planq.api.cli.connection import AsJson, located_settings
-from planq.api.cli.console import as_line, out, print_json
+from planq.api.cli.console import as_line, out, print_json, print_result
 from planq.api.cli.outcome import reported
 from planq.shared.platform.errors import BrokerUnavailable
 from planq.shared.platform.redact import without_password
@@ -44,10 +44,7 @@ def drop(as_json: AsJson = False) -> None:
     """Remove all of them."""
     with reported(as_json=as_json):
         count = _with_letters(lambda dead_letters: dead_letters.drop())
-    if as_json:
-        print_json({"dropped": count})
-    else:
-        out.print(f"{count} dropped")
+    print_result({"dropped": count}, f"{count} dropped", as_json=as_json)
 
 
 def _with_letters(use: Callable[[DeadLetters], T]) -> T:

@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from planq.api.cli.connection import AsJson
-from planq.api.cli.console import as_line, err, out, print_columns, print_json
+from planq.api.cli.console import as_line, err, out, print_json, print_result, print_rows
 from planq.api.cli.outcome import reported
 from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
@@ -66,10 +66,7 @@ def list_keys(tenant_id: TenantId, as_json: AsJson = False) -> None:
 
     with reported(as_json=as_json):
         found = with_database(everyone)
-    if as_json:
-        print_json({"items": [one.to_json() for one in found]})
-        return
-    print_columns([_row(one) for one in found])
+    print_rows({"items": [one.to_json() for one in found]}, [_row(one) for one in found], as_json=as_json)
 
 
 def revoke_key(
@@ -82,10 +79,7 @@ def revoke_key(
 
     with reported(as_json=as_json):
         revoked = with_database(lambda database: ApiKeyStore(database).revoke(tenant_id, key_id))
-    if as_json:
-        print_json(revoked.to_json())
-    else:
-        out.print(f"key {revoked.id} is revoked")
+    print_result(revoked.to_json(), f"key {revoked.id} is revoked", as_json=as_json)
 
 
 def _row(one: StoredKey) -> list[str]:

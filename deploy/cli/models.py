@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planq.api.cli.connection import AsJson, located_settings
-from planq.api.cli.console import as_line, out, print_columns, print_json
+from planq.api.cli.console import as_line, out, print_columns, print_json, print_result
 from planq.api.cli.outcome import NOT_OK, OK, end, reported
 from planq.deploy.cli.database import with_database
 from planq.shared.agentic.models.adaptations import MEANING, known_adaptations
@@ -104,10 +104,7 @@ def forget_models(
     """Forget what was refused for a model, or for all; the next call tries it again, within a minute."""
     with reported(as_json=as_json):
         forgotten = with_database(lambda database: _store(database).forget(model))
-    if as_json:
-        print_json({"forgotten": forgotten})
-    else:
-        out.print(f"{forgotten} forgotten")
+    print_result({"forgotten": forgotten}, f"{forgotten} forgotten", as_json=as_json)
 
 
 def _store(database: Database) -> AdaptationStore:

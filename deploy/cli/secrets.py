@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from planq.api.cli.connection import AsJson, located_settings
-from planq.api.cli.console import err, out, print_columns, print_json
+from planq.api.cli.console import err, out, print_json, print_result, print_rows
 from planq.api.cli.outcome import NOT_OK, end, reported
 from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
@@ -35,10 +35,8 @@ def set_secret(tenant_id: TenantId, name: _Name, as_json: AsJson = False) -> Non
     text = typer.prompt(name, hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
     with reported(as_json=as_json):
         _with_secrets(lambda secrets: secrets.put(tenant_id, name, text))
-    if as_json:
-        print_json({"tenant_id": tenant_id, "name": name})
-    else:
-        out.print(f"secret {name} of the tenant {tenant_id} is stored")
+    said = f"secret {name} of the tenant {tenant_id} is stored"
+    print_result({"tenant_id": tenant_id, "name": name}, said, as_json=as_json)
 
 
 def list_secrets(tenant_id: TenantId, as_json: AsJson = False) -> None:
@@ -49,20 +47,16 @@ def list_secrets(tenant_id: TenantId, as_json: AsJson = False) -> None:
 
     with reported(as_json=as_json):
         stored = _with_secrets(found)
-    if as_json:
-        print_json({"items": [one.to_json() for one in stored]})
-        return
-    print_columns([[one.name, f"key {one.key_id}", f"set {one.updated_at:%Y-%m-%d %H:%M}"] for one in stored])
+    rows = [[one.name, f"key {one.key_id}", f"set {one.updated_at:%Y-%m-%d %H:%M}"] for one in stored]
+    print_rows({"items": [one.to_json() for one in stored]}, rows, as_json=as_json)
 
 
 def remove_secret(tenant_id: TenantId, name: _Name, as_json: AsJson = False) -> None:
     """Remove a secret of a tenant: the server's own is used again."""
     with reported(as_json=as_json):
         _with_secrets(lambda secrets: secrets.remove(tenant_id, name))
-    if as_json:
-        print_json({"tenant_id": tenant_id, "name": name})
-    else:
-        out.print(f"secret {name} of the tenant {tenant_id} is removed")
+    said = f"secret {name} of the tenant {tenant_id} is removed"
+    print_result({"tenant_id": tenant_id, "name": name}, said, as_json=as_json)
 
 
 def rotate_secrets(as_json: AsJson = False) -> None:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import typer
 
 from planq.api.cli.connection import AsJson, Url, default_url, located_settings
-from planq.api.cli.console import as_line, err, out, print_json
+from planq.api.cli.console import as_line, err, out, print_result
 from planq.api.cli.outcome import INTERRUPTED, end, reported
 from planq.deploy.cli.channels import check_channel
 from planq.deploy.cli.database import with_database
@@ -289,10 +289,7 @@ def _answer(tenant_id: str, use: Callable[[TenantBot], Awaitable[str]], *, as_js
 
     with reported(as_json=as_json):
         message = with_database(run, statement_seconds=_STATEMENT_SECONDS)
-    if as_json:
-        print_json({"tenant_id": tenant_id, "message": message})
-    else:
-        out.print(message)
+    print_result({"tenant_id": tenant_id, "message": message}, message, as_json=as_json)
 
 
 def _checked(url: str) -> str:

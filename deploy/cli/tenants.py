@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planq.api.cli.connection import AsJson, located_settings
-from planq.api.cli.console import as_line, out, print_columns, print_json
+from planq.api.cli.console import as_line, out, print_json, print_result, print_rows
 from planq.api.cli.outcome import reported
 from planq.deploy.cli.database import with_database
 from planq.shared.platform.errors import InvalidRequest, capped
@@ -49,10 +49,8 @@ def create_tenant(
         given = checked_tenant_config({} if config is None else _decoded(config))
         id_ = read_tenant_id(tenant_id)
         made = with_database(lambda database: TenantStore(database).create(id_, name or "", given))
-    if as_json:
-        print_json(made.to_json())
-    else:
-        out.print(f"tenant {made.id} created; make a key of it: planq keys create {made.id}")
+    said = f"tenant {made.id} created; make a key of it: planq keys create {made.id}"
+    print_result(made.to_json(), said, as_json=as_json)
 
 
 def list_tenants(as_json: AsJson = False) -> None:
@@ -68,10 +66,8 @@ def list_tenants(as_json: AsJson = False) -> None:
 
     with reported(as_json=as_json):
         found = with_database(everyone)
-    if as_json:
-        print_json({"items": [one.to_json() for one in found]})
-        return
-    print_columns([[one.id, "disabled" if one.is_disabled else "enabled", as_line(one.name)] for one in found])
+    rows = [[one.id, "disabled" if one.is_disabled else "enabled", as_line(one.name)] for one in found]
+    print_rows({"items": [one.to_json() for one in found]}, rows, as_json=as_json)
 
 
 def show_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
@@ -120,10 +116,8 @@ def set_tenant(
 
     with reported(as_json=as_json):
         changed = with_database(change)
-    if as_json:
-        print_json(changed.to_json())
-    else:
-        out.print(f"tenant {changed.id}: {json.dumps(changed.config, ensure_ascii=False)}")
+    said = f"tenant {changed.id}: {json.dumps(changed.config, ensure_ascii=False)}"
+    print_result(changed.to_json(), said, as_json=as_json)
 
 
 def disable_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
@@ -141,10 +135,8 @@ def _switch(tenant_id: str, *, is_disabled: bool, as_json: bool) -> None:
 
     with reported(as_json=as_json):
         changed = with_database(lambda database: TenantStore(database).change(tenant_id, is_disabled=is_disabled))
-    if as_json:
-        print_json(changed.to_json())
-    else:
-        out.print(f"tenant {changed.id} is {'disabled' if is_disabled else 'enabled'}")
+    said = f"tenant {changed.id} is {'disabled' if is_disabled else 'enabled'}"
+    print_result(changed.to_json(), said, as_json=as_json)
 
 
 def _decoded(path: Path) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, JobId, Url, connect
-from planq.api.cli.console import as_line, err, out, print_columns, print_json, shown_status
+from planq.api.cli.console import as_line, err, print_columns, print_json, print_result, shown_status
 from planq.api.cli.outcome import reported
 from planq.api.jobs.commands.submit import show_submitted, watch_job
 
@@ -132,10 +132,7 @@ def settle(
 
 
 def _show(job: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(job)
-    else:
-        out.print(f"job {job['id']} {shown_status(job)}")
+    print_result(job, f"job {job['id']} {shown_status(job)}", as_json=as_json)
 
 
 def _show_preview(preview: dict[str, Any], *, as_json: bool) -> None:
