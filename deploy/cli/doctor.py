@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -105,7 +105,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         yield from _unseen(
             (
                 *("tools and models", "database", "schema", "broker", "queues", "dead letters"),
-                *("event log", "master keys", "objects", "channels", "workers", "tools", "jobs"),
+                *(*_OF_THE_DATABASE, "workers", "tools", "jobs"),
             ),
             "settings",
         )
@@ -119,7 +119,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         if settings.payloads:
             yield _payloads(settings)
         if invariants:
-            yield _invariants(settings)
+            yield _seen(settings, "invariants", _invariants)
     yield _api(url, api_key)
 
 
@@ -225,16 +225,12 @@ def _stores(settings: Settings) -> Iterator[CheckResult]:
         yield from _unseen(("schema",), "database")
     yield from _broker(settings, _pools(settings) if database.ok and schema.ok else OWN_POOLS)
     if database.ok and schema.ok:
-        yield _event_log(settings)
-        yield _master_keys(settings)
-        yield _objects(settings)
-        yield _channels(settings)
+        for name, look in _OF_THE_DATABASE.items():
+            yield _seen(settings, name, look)
         yield from _worker_registry(settings)
     else:
-        yield from _unseen(
-            ("event log", "master keys", "objects", "channels", "workers", "tools", "jobs"),
-            "database with this release's schema",
-        )
+        names = (*_OF_THE_DATABASE, "workers", "tools", "jobs")
+        yield from _unseen(names, "database with this release's schema")
 
 
 def _payloads(settings: Settings) -> CheckResult:
@@ -362,18 +358,20 @@ def _messages(broker_url: str, prefix: str, pools: Iterable[str]) -> tuple[dict[
         raise BrokerUnavailable(found) from error
 
 
-def _event_log(settings: Settings) -> CheckResult:
-    """Look for events of another server, which a restored dump brings with it, and for what holds events back."""
-    from planq.shared.subjects.events.store import HELD_SECONDS, EventLog, OpenTransaction
-
-    async def ask(database: Database) -> tuple[int, OpenTransaction | None, float]:
-        log = EventLog(database)
-        return await log.ahead(), await log.holder(), await log.held_seconds()
-
+def _seen(settings: Settings, name: str, look: Look) -> CheckResult:
+    """Return what a check finds in the database; that it does not answer is a finding, too."""
     try:
-        ahead, holder, seconds = _asked(settings, ask)
+        return _asked(settings, lambda database: look(database, settings))
     except PlanqError as error:
-        return CheckResult("event log", False, error.message, "check that the database runs")
+        return CheckResult(name, False, error.message, "check that the database runs")
+
+
+async def _event_log(database: Database, _: Settings) -> CheckResult:
+    """Look for events of another server, which a restored dump brings with it, and for what holds events back."""
+    from planq.shared.subjects.events.store import HELD_SECONDS, EventLog
+
+    log = EventLog(database)
+    ahead, holder, seconds = await log.ahead(), await log.holder(), await log.held_seconds()
     if holder is not None:
         advice = "end it" if holder.pid is None else f"end it there, or by SELECT pg_terminate_backend({holder.pid})"
         return CheckResult("event log", False, f"{holder}, so that no stream is told anything", advice)
@@ -390,15 +388,12 @@ def _event_log(settings: Settings) -> CheckResult:
     return CheckResult("event log", False, found, advice)
 
 
-def _master_keys(settings: Settings) -> CheckResult:
+async def _master_keys(database: Database, settings: Settings) -> CheckResult:
     """Look for secrets whose keys nobody names: a lost key opens none of them again."""
 
     from planq.shared.subjects.tenants.secrets import SecretStore
 
-    try:
-        used = _asked(settings, lambda database: SecretStore(database, settings.master_keys).keys_in_use())
-    except PlanqError as error:
-        return CheckResult("master keys", False, error.message, "check that the database runs")
+    used = await SecretStore(database, settings.master_keys).keys_in_use()
     lost = used.keys() - {key.id for key in settings.master_keys}
     if not lost:
         return CheckResult("master keys", True, f"all there, for {sum(used.values())} secrets")
@@ -407,14 +402,11 @@ def _master_keys(settings: Settings) -> CheckResult:
     return CheckResult("master keys", False, found, advice)
 
 
-def _objects(settings: Settings) -> CheckResult:
+async def _objects(database: Database, settings: Settings) -> CheckResult:
     """Look for large outputs in an object store that this process cannot read."""
     from planq.shared.subjects.payloads.store import PayloadStore
 
-    try:
-        count = _asked(settings, lambda database: PayloadStore(database).count_objects(_MOST_OBJECTS))
-    except PlanqError as error:
-        return CheckResult("objects", False, error.message, "check that the database runs")
+    count = await PayloadStore(database).count_objects(_MOST_OBJECTS)
     number = f"{count}{' or more' if count == _MOST_OBJECTS else ''}"
     shown = f"{number} object{'' if count == 1 else 's'} with large outputs in an object store"
     if count and not settings.payloads:
@@ -423,14 +415,11 @@ def _objects(settings: Settings) -> CheckResult:
     return CheckResult("objects", True, shown)
 
 
-def _channels(settings: Settings) -> CheckResult:
+async def _channels(database: Database, _: Settings) -> CheckResult:
     """Say which tenants' channels cannot be sent to: that is theirs to mend, and keeps nobody else from anything."""
     from planq.shared.subjects.channels.store import ChannelStore
 
-    try:
-        troubled = _asked(settings, lambda database: ChannelStore(database).troubled(_MOST_CHANNELS))
-    except PlanqError as error:
-        return CheckResult("channels", False, error.message, "check that the database runs")
+    troubled = await ChannelStore(database).troubled(_MOST_CHANNELS)
     if not troubled:
         return CheckResult("channels", True, "nothing keeps any from being sent to")
     problems = "; ".join(f"{row['name']} of the tenant {row['tenant_id']}: {row['problem']}" for row in troubled)
@@ -440,6 +429,14 @@ def _channels(settings: Settings) -> CheckResult:
     )
 
 
+Look = Callable[["Database", "Settings"], Awaitable[CheckResult]]
+
+_OF_THE_DATABASE: Mapping[str, Look] = {
+    "event log": _event_log,
+    "master keys": _master_keys,
+    "objects": _objects,
+    "channels": _channels,
+}
 _MOST_CHANNELS = 3
 
 
@@ -560,16 +557,10 @@ def _jobs(unfinished: Sequence[Row]) -> CheckResult:
     return CheckResult("jobs", True, f"unfinished: {', '.join(counts)}" if counts else "none unfinished")
 
 
-def _invariants(settings: Settings) -> CheckResult:
+async def _invariants(database: Database, settings: Settings) -> CheckResult:
     from planq.shared.kernel.store.worker_registry import WorkerRegistry
 
-    async def ask(database: Database) -> Sequence[Row]:
-        return await WorkerRegistry(database, settings.lease, settings.lease_margin).broken_invariants()
-
-    try:
-        broken = _asked(settings, ask)
-    except PlanqError as error:
-        return CheckResult("invariants", False, error.message, "check that the database runs")
+    broken = await WorkerRegistry(database, settings.lease, settings.lease_margin).broken_invariants()
     found = [f"{row['invariant']} {row['job_id']} {_step(row)}".strip() for row in broken[:5]]
     more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
     if broken:
