@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
+from planq.api.cli.connection import AsJson, AtMost, CommandClient, To, api_command
 from planq.api.cli.console import as_line, err, out, print_json, print_list, print_result, shown_cost, write_pieces
-from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, RESTS, end, reported
+from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, RESTS, end
 from planq.shared.platform.values.encoding import encode
 from planq.shared.subjects.batches.rules import BatchStatus, LineStatus
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from planq.api.cli.client import CommandClient
     from planq.shared.client.wire import Json
 
 _POLL_SECONDS = 0.5
@@ -45,7 +44,9 @@ _Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="
 _Key = Annotated[str | None, typer.Option(help="Sending the file again with the same key gives the same batch.")]
 
 
+@api_command
 def send_file(
+    client: CommandClient,
     file: _File,
     name: Annotated[str | None, typer.Option(help="What people call it.")] = None,
     defaults: _Defaults = None,
@@ -62,8 +63,6 @@ def send_file(
     start: Annotated[bool, typer.Option(help="Without it, validate and estimate alone.")] = True,
     idempotency_key: _Key = None,
     wait: Annotated[bool, typer.Option(help="Tell its progress and wait for its end.")] = True,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a file of requests and follow the batch to its end.
@@ -71,38 +70,36 @@ def send_file(
     Exit code 1 unless every line completes, 3 where all do and some are partial, 4 where it is paused and waits for
     `resume`. With --no-wait it prints the batch's id and returns at once; with --no-start it tells the estimate.
     """
-    with reported(as_json=as_json):
-        params = {
-            **({} if name is None else {"name": name}),
-            **({} if priority is None else {"priority": priority}),
-            **({} if canary is None else {"canary": str(canary)}),
-            **({} if discount is None else {"discount": discount}),
-            **({} if callback_url is None else {"callback_url": callback_url}),
-            **({"strict": "true"} if strict else {}),
-            **({} if start else {"start": "false"}),
-            **_documents(defaults, metadata),
-            **_limits(budget),
-        }
-        with connect(url, api_key) as client:
-            with _opened(file) as (stream, size):
-                lines = _sending(stream, size)
-                batch = client.send_batch(lines, size, params, idempotency_key=idempotency_key)
-            if wait:
-                _watch(client, batch, as_json=as_json, may_rest=not start)
-            if as_json:
-                print_json(batch)
-                return
-            out.print(batch["id"])
-            err.print(f"submitted; `planq batch watch {batch['id']}` follows it", style="dim")
+    params = {
+        **({} if name is None else {"name": name}),
+        **({} if priority is None else {"priority": priority}),
+        **({} if canary is None else {"canary": str(canary)}),
+        **({} if discount is None else {"discount": discount}),
+        **({} if callback_url is None else {"callback_url": callback_url}),
+        **({"strict": "true"} if strict else {}),
+        **({} if start else {"start": "false"}),
+        **_documents(defaults, metadata),
+        **_limits(budget),
+    }
+    with _opened(file) as (stream, size):
+        lines = _sending(stream, size)
+        batch = client.send_batch(lines, size, params, idempotency_key=idempotency_key)
+    if wait:
+        _watch(client, batch, as_json=as_json, may_rest=not start)
+    if as_json:
+        print_json(batch)
+        return
+    out.print(batch["id"])
+    err.print(f"submitted; `planq batch watch {batch['id']}` follows it", style="dim")
 
 
-def show_status(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def show_status(client: CommandClient, batch_id: BatchId, as_json: AsJson = False) -> None:
     """Show where a batch stands: its lines by how they ended, its cost, and what it waits for.
 
     Exit code 0 while it goes on; else as `planq batch watch` ends.
     """
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        batch = client.ask("GET", "batches", batch_id)
+    batch = client.ask("GET", "batches", batch_id)
     if as_json:
         print_json(batch)
     else:
@@ -110,16 +107,18 @@ def show_status(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_j
     end(_code_of(batch) if _stands_still(batch) else OK)
 
 
-def watch_batch(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def watch_batch(client: CommandClient, batch_id: BatchId, as_json: AsJson = False) -> None:
     """Follow a batch until it has ended, or waits for `resume`.
 
     Exit code 1 unless every line completed, 3 where all did and some are partial, 4 where it is paused.
     """
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        _watch(client, client.ask("GET", "batches", batch_id), as_json=as_json)
+    _watch(client, client.ask("GET", "batches", batch_id), as_json=as_json)
 
 
+@api_command
 def print_results(
+    client: CommandClient,
     batch_id: BatchId,
     to: To = None,
     order: Annotated[
@@ -130,57 +129,52 @@ def print_results(
         int | None,
         typer.Option(min=1, help="Maximum size of one output, 64 MiB by default; a larger one fails."),
     ] = None,
-    url: Url = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Print the results of the lines that have ended, a line of JSON each, every output whole."""
     from planq.shared.client.blocking import BatchHandle
     from planq.shared.client.requests import MAX_RESULT_BYTES
 
     params = {"order": order} | ({} if status is None else {"status": status})
-    with reported(as_json=False), connect(url, api_key) as client:
-        lines = BatchHandle(client.api, {"id": batch_id}).results(max_bytes=max_bytes or MAX_RESULT_BYTES, **params)
-        write_pieces(map(_as_line, lines), to)
+    lines = BatchHandle(client.api, {"id": batch_id}).results(max_bytes=max_bytes or MAX_RESULT_BYTES, **params)
+    write_pieces(map(_as_line, lines), to)
 
 
-def print_errors(batch_id: BatchId, to: To = None, url: Url = None, api_key: ApiKey = None) -> None:
+@api_command
+def print_errors(client: CommandClient, batch_id: BatchId, to: To = None) -> None:
     """Print what is wrong with lines, a line of JSON each: invalid, or its job failed or is partial."""
-    with (
-        reported(as_json=False),
-        connect(url, api_key) as client,
-        client.pieces("batches", batch_id, "errors") as pieces,
-    ):
+    with client.pieces("batches", batch_id, "errors") as pieces:
         write_pieces(pieces, to)
 
 
-def ask_retry(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def ask_retry(client: CommandClient, batch_id: BatchId, as_json: AsJson = False) -> None:
     """Run the failed and the partial lines of a batch again."""
-    _ask(batch_id, "retry", None, url, api_key, as_json=as_json)
+    _ask(client, batch_id, "retry", as_json=as_json)
 
 
-def ask_cancel(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def ask_cancel(client: CommandClient, batch_id: BatchId, as_json: AsJson = False) -> None:
     """Begin nothing more of a batch, and cancel what runs; results stay."""
-    _ask(batch_id, "cancel", None, url, api_key, as_json=as_json)
+    _ask(client, batch_id, "cancel", as_json=as_json)
 
 
-def ask_pause(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def ask_pause(client: CommandClient, batch_id: BatchId, as_json: AsJson = False) -> None:
     """Begin nothing more of a batch; what runs goes on to its end."""
-    _ask(batch_id, "pause", None, url, api_key, as_json=as_json)
+    _ask(client, batch_id, "pause", as_json=as_json)
 
 
-def ask_resume(
-    batch_id: BatchId, budget: _Budget = None, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False
-) -> None:
+@api_command
+def ask_resume(client: CommandClient, batch_id: BatchId, budget: _Budget = None, as_json: AsJson = False) -> None:
     """Let a paused batch go on, also with a larger budget."""
-    with reported(as_json=as_json):
-        body = {name: json.loads(value) for name, value in _limits(budget).items()}
-    _ask(batch_id, "resume", body, url, api_key, as_json=as_json)
+    body = {name: json.loads(value) for name, value in _limits(budget).items()}
+    _ask(client, batch_id, "resume", body, as_json=as_json)
 
 
-def show_batches(limit: AtMost = 100, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def show_batches(client: CommandClient, limit: AtMost = 100, as_json: AsJson = False) -> None:
     """List batches, newest first."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.pages("batches", most=limit)
+    page = client.pages("batches", most=limit)
     print_list(page, _row, "there are no batches", as_json=as_json)
 
 
@@ -312,11 +306,8 @@ def _ended(batch: Json) -> str:
     return f"{counts['completed'] + counts['failed'] + counts['cancelled']}/{counts['total'] - counts['invalid']}"
 
 
-def _ask(
-    batch_id: str, action: str, body: Json | None, url: str | None, api_key: str | None, *, as_json: bool
-) -> None:
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        batch = client.ask("POST", "batches", batch_id, action, body=body)
+def _ask(client: CommandClient, batch_id: str, action: str, body: Json | None = None, *, as_json: bool) -> None:
+    batch = client.ask("POST", "batches", batch_id, action, body=body)
     print_result(batch, f"batch {batch['id']} {summary(batch)}", as_json=as_json)
 
 

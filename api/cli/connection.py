@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
@@ -14,11 +17,14 @@ from uuid import UUID
 import typer
 
 from planq.api.cli import runtime
+from planq.api.cli.outcome import reported
 from planq.shared.platform.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from planq.api.cli.client import CommandClient
+    from planq.api.cli.client import CommandClient as CommandClient
     from planq.shared.settings.settings import Settings
+else:
+    CommandClient = Any  # signatures name it, and its import loads httpx
 
 DEFAULT_PORT = "8000"
 
@@ -33,6 +39,29 @@ AtMost = Annotated[int, typer.Option(min=1, help="At most so many.")]
 JobId = Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")]
 To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it there; else to standard output.")]
 ApiKey = Annotated[str | None, typer.Option(envvar="PLANQ_API_KEY", help="The key, where the API asks for one.")]
+
+
+def api_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options --url and --api-key, and pass a client of the API as its first argument.
+
+    An error is reported as `reported` does, as JSON where the command has --json.
+    """
+    whole = signature(command, eval_str=True)
+    _, *own = whole.parameters.values()
+    place = next((number for number, one in enumerate(own) if one.name == "as_json"), len(own))
+    options = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
+        for name, kind in (("url", Url), ("api_key", ApiKey))
+    ]
+
+    @wraps(command)
+    def connected(url: str | None = None, api_key: str | None = None, **given: Any) -> None:
+        with reported(as_json=given.get("as_json", False)), connect(url, api_key) as client:
+            command(client, **given)
+
+    known = [*own[:place], *options, *own[place:]]
+    connected.__signature__ = whole.replace(parameters=known)  # type: ignore[attr-defined]
+    return connected
 
 
 def connect(url: str | None, api_key: str | None) -> CommandClient:

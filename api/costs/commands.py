@@ -6,15 +6,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.connection import AsJson, CommandClient, api_command
 from planq.api.cli.console import as_line, err, print_columns, print_json
-from planq.api.cli.outcome import reported
 
 _NOBODY = {"agent": "(no agent)"}
 _SHOWN = ("calls", "input_tokens", "cache_read_tokens", "output_tokens")
 
 
+@api_command
 def show_costs(
+    client: CommandClient,
     by: Annotated[
         Literal["day", "agent", "model", "tenant"],
         typer.Option("--by", help="What costs are told apart by; tenant needs a key with the scope admin."),
@@ -28,14 +29,11 @@ def show_costs(
     ] = None,
     agent: Annotated[str | None, typer.Option("--agent", help="Of one agent.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Of one model.")] = None,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what models have cost: a line for each day, agent, model or tenant, and the sum."""
     days: dict[str, Any] = {"from": from_, "to": to}
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.ask("GET", "costs", by=by, tenant=tenant, agent=agent, model=model, **days)
+    found = client.ask("GET", "costs", by=by, tenant=tenant, agent=agent, model=model, **days)
     if as_json:
         print_json(found)
         return

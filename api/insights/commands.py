@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.connection import AsJson, CommandClient, api_command
 from planq.api.cli.console import as_line, out, print_columns, print_json, print_list
-from planq.api.cli.outcome import reported
 from planq.shared.subjects.insights.rules import InsightKind
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq insights list` shows.")]
@@ -22,26 +21,25 @@ _MEASURES = {
 }
 
 
+@api_command
 def show_insights(
+    client: CommandClient,
     retired: Annotated[bool, typer.Option("--retired", help="Those that are retired, too.")] = False,
     kind: Annotated[InsightKind | None, typer.Option(help="Those of a kind only.")] = None,
     tool: Annotated[str | None, typer.Option(help="Those on a tool only.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many at most.")] = 20,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """List what the tenant's jobs have taught, newest first."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        chosen = {"retired": "true" if retired else None, "kind": kind, "tool": tool or None}
-        found = client.pages("insights", most=limit, **chosen)
+    chosen = {"retired": "true" if retired else None, "kind": kind, "tool": tool or None}
+    found = client.pages("insights", most=limit, **chosen)
     print_list(found, _row, "nothing was learned yet; docs/insights.md says how to begin", as_json=as_json)
 
 
-def show_insight(insight_id: _Id, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def show_insight(client: CommandClient, insight_id: _Id, as_json: AsJson = False) -> None:
     """Show an insight with the newest jobs that have taught it."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.ask("GET", "insights", insight_id)
+    found = client.ask("GET", "insights", insight_id)
     if as_json:
         print_json(found)
         return
@@ -52,35 +50,34 @@ def show_insight(insight_id: _Id, url: Url = None, api_key: ApiKey = None, as_js
     print_columns([[one["seen_at"], one["job_id"], _place(one)] for one in found["sources"]])
 
 
+@api_command
 def pin_insights(
+    client: CommandClient,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of insights.")],
     undo: Annotated[bool, typer.Option("--undo", help="Let them expire again.")] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Keep insights for good, and offer them before others that fit."""
-    _change(ids, url, api_key, {"is_pinned": not undo}, "not pinned any more" if undo else "pinned")
+    _change(client, ids, {"is_pinned": not undo}, "not pinned any more" if undo else "pinned")
 
 
+@api_command
 def retire_insights(
+    client: CommandClient,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of insights.")],
     undo: Annotated[bool, typer.Option("--undo", help="Offer them again.")] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Offer insights to no planner any more, also when their lesson comes again."""
-    _change(ids, url, api_key, {"is_retired": not undo}, "offered again" if undo else "retired")
+    _change(client, ids, {"is_retired": not undo}, "offered again" if undo else "retired")
 
 
+@api_command
 def report_insights(
+    client: CommandClient,
     days: Annotated[float, typer.Option(min=0.001, max=3_650, help="Of jobs of the last so many days.")] = 30,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether insights help: jobs whose planners saw them, beside jobs that were held out."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.ask("GET", "insights", "report", days=days)
+    found = client.ask("GET", "insights", "report", days=days)
     if as_json:
         print_json(found)
         return
@@ -99,11 +96,10 @@ def report_insights(
     print_columns([_measured(one) for one in found["insights"]])
 
 
-def _change(ids: list[str], url: str | None, api_key: str | None, body: dict[str, bool], state: str) -> None:
-    with reported(as_json=False), connect(url, api_key) as client:
-        for insight_id in ids:
-            client.ask("PATCH", "insights", insight_id, body=body)
-            out.print(f"insight {as_line(insight_id, 80)} is {state}")
+def _change(client: CommandClient, ids: list[str], body: dict[str, bool], state: str) -> None:
+    for insight_id in ids:
+        client.ask("PATCH", "insights", insight_id, body=body)
+        out.print(f"insight {as_line(insight_id, 80)} is {state}")
 
 
 def _row(insight: dict[str, Any]) -> list[str]:

@@ -7,31 +7,31 @@ from uuid import UUID
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
+from planq.api.cli.connection import AsJson, AtMost, CommandClient, api_command
 from planq.api.cli.console import as_line, print_list, print_result
 from planq.api.cli.form import content_asked_for
-from planq.api.cli.outcome import reported
 
 _CHANNEL = "cli"
 
 
+@api_command
 def inbox(
+    client: CommandClient,
     job: Annotated[
         UUID | None, typer.Option(metavar="ID", help="Only what this job and the jobs below it ask.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also questions that are closed.")] = False,
     limit: AtMost = 100,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """List the questions that wait for an answer, newest first."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.pages("elicitations", most=limit, job=job, status=None if everything else "open")
+    page = client.pages("elicitations", most=limit, job=job, status=None if everything else "open")
     print_list(page, _row, "nobody asks anything", as_json=as_json)
 
 
+@api_command
 def answer(
+    client: CommandClient,
     question_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `planq inbox` shows.")],
     content: Annotated[
         str | None, typer.Option(metavar="JSON|@FILE", help="The answers by name; else they are asked for here.")
@@ -40,8 +40,6 @@ def answer(
     cancel: Annotated[bool, typer.Option("--cancel", help="Say that it is not to be answered.")] = False,
     reason: Annotated[str | None, typer.Option(help="Why; it is kept, and shown to who asked.")] = None,
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers.")] = None,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer a question: accept it with its content, or --decline or --cancel it.
@@ -51,19 +49,17 @@ def answer(
     """
     from planq.api.cli.inputs import json_or_file
 
-    with reported(as_json=as_json):
-        if decline + cancel + (content is not None) > 1:
-            raise typer.BadParameter("expected one of --content, --decline and --cancel")
-        body: dict[str, Any] = {"action": "decline" if decline else "cancel" if cancel else "accept"}
-        body |= {name: value for name, value in (("reason", reason), ("by", by)) if value is not None}
-        body["channel"] = _CHANNEL
-        with connect(url, api_key) as client:
-            if body["action"] == "accept":
-                if content is None:
-                    body["content"] = content_asked_for(client.ask("GET", "elicitations", question_id))
-                else:
-                    body["content"] = json_or_file(content, "the content")
-            answered = client.ask("POST", "elicitations", question_id, body=body)
+    if decline + cancel + (content is not None) > 1:
+        raise typer.BadParameter("expected one of --content, --decline and --cancel")
+    body: dict[str, Any] = {"action": "decline" if decline else "cancel" if cancel else "accept"}
+    body |= {name: value for name, value in (("reason", reason), ("by", by)) if value is not None}
+    body["channel"] = _CHANNEL
+    if body["action"] == "accept":
+        if content is None:
+            body["content"] = content_asked_for(client.ask("GET", "elicitations", question_id))
+        else:
+            body["content"] = json_or_file(content, "the content")
+    answered = client.ask("POST", "elicitations", question_id, body=body)
     print_result(answered, f"question {answered['id']} {answered['status']}", as_json=as_json)
 
 

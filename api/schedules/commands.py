@@ -6,33 +6,30 @@ from typing import Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.connection import AsJson, CommandClient, api_command
 from planq.api.cli.console import as_line, out, print_items
-from planq.api.cli.outcome import reported
 
 
+@api_command
 def show_schedules(
+    client: CommandClient,
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """List the reminders that are to come, newest first, with what the last job of each came to."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.pages("schedules", all="true" if everything else None).items
+    found = client.pages("schedules", all="true" if everything else None).items
     print_items({"items": found}, _row, "nothing is scheduled", as_json=as_json)
 
 
+@api_command
 def delete_schedules(
+    client: CommandClient,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of schedules.")],
-    url: Url = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Remove reminders; the jobs that they made stay."""
-    with reported(as_json=False), connect(url, api_key) as client:
-        for schedule_id in ids:
-            client.remove("schedules", schedule_id)
-            out.print(f"schedule {as_line(schedule_id, 80)} deleted")
+    for schedule_id in ids:
+        client.remove("schedules", schedule_id)
+        out.print(f"schedule {as_line(schedule_id, 80)} deleted")
 
 
 def _row(schedule: dict[str, Any]) -> list[str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.connection import AsJson, CommandClient, api_command
 from planq.api.cli.console import as_line, err, out, plain, print_columns, print_json
-from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
+from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end
 from planq.shared.platform.errors import NotFound
 from planq.shared.platform.values.pointers import array_index, from_pointer
 
@@ -17,17 +17,15 @@ if TYPE_CHECKING:
     from planq.shared.agentic.source import DocumentSource
 
 
+@api_command
 def tools(
+    client: CommandClient,
     name: Annotated[str | None, typer.Argument(help="Show this tool's schemas.", show_default=False)] = None,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """List the published tools, or show one of them."""
-    with reported(as_json=as_json):
-        with connect(url, api_key) as client:
-            found = client.ask("GET", "tools")["items"]
-        tool = None if name is None else _named(name, found)
+    found = client.ask("GET", "tools")["items"]
+    tool = None if name is None else _named(name, found)
     if as_json:
         print_json({"items": found} if tool is None else tool)
     elif tool is not None:
@@ -72,13 +70,13 @@ def _show(tool: dict[str, Any]) -> None:
         out.print(plain(json.dumps(schema, ensure_ascii=False, indent=2)))
 
 
+@api_command
 def validate(
+    client: CommandClient,
     plan: Annotated[
         str,
         typer.Argument(metavar="FILE|-", help="The plan: JSON, or YAML in a .yaml file; - reads standard input."),
     ],
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a plan, in any of its forms, against the published tools.
@@ -88,10 +86,8 @@ def validate(
     """
     from planq.api.cli.plan_files import read_plan_file
 
-    with reported(as_json=as_json):
-        source = read_plan_file(plan)
-        with connect(url, api_key) as client:
-            result = client.ask("POST", "plans", "validate", body={"plan": source.value})
+    source = read_plan_file(plan)
+    result = client.ask("POST", "plans", "validate", body={"plan": source.value})
     errors = result["errors"]
     if as_json:
         print_json(result)

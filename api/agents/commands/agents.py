@@ -7,18 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.connection import AsJson, CommandClient, api_command
 from planq.api.cli.console import as_line, document_yaml, err, out, plain, print_columns, print_json
-from planq.api.cli.outcome import NOT_OK, end, reported
+from planq.api.cli.outcome import NOT_OK, end
 
 _AsSkill = Annotated[bool, typer.Option("--skill", help="A skill, not an agent.")]
 _Name = Annotated[str, typer.Argument(help="The name of the agent, or of the skill with --skill.")]
 
 
+@api_command
 def apply_documents(
+    client: CommandClient,
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", exists=True, help="Files and folders.")],
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Store the agents (YAML, JSON) and skills (skills/NAME.md) of files and folders.
@@ -27,8 +27,7 @@ def apply_documents(
     changed keeps its version. Names of missing tools, skills and agents cause warnings, and are stored. Exit
     code 1 when something is wrong.
     """
-    with reported(as_json=as_json):
-        applied = _apply(paths, url, api_key, as_json=as_json)
+    applied = _apply(client, paths, as_json=as_json)
     if as_json:
         print_json({"items": applied})
         return
@@ -38,10 +37,10 @@ def apply_documents(
             err.print(plain(f"warning: {one['file']}: {warning['path']}: {warning['message']}"), style="yellow")
 
 
-def show_documents(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def show_documents(client: CommandClient, as_json: AsJson = False) -> None:
     """List the agents and skills in use."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        agents, skills = client.pages("agents").items, client.pages("skills").items
+    agents, skills = client.pages("agents").items, client.pages("skills").items
     if as_json:
         print_json({"agents": agents, "skills": skills})
         return
@@ -55,20 +54,19 @@ def show_documents(url: Url = None, api_key: ApiKey = None, as_json: AsJson = Fa
     print_columns(rows)
 
 
+@api_command
 def show_document(
+    client: CommandClient,
     name: _Name,
     version: Annotated[int | None, typer.Option(min=1, help="This version; else the newest in use.")] = None,
     skill: _AsSkill = False,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Show an agent's document as YAML, or a skill's text: what `planq agents apply` takes."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        if skill:
-            text = client.skill(name, version)
-        else:
-            found = client.ask("GET", "agents", name, version=version)
+    if skill:
+        text = client.skill(name, version)
+    else:
+        found = client.ask("GET", "agents", name, version=version)
     if skill:
         print_json({"name": name, "text": text}) if as_json else out.print(text)
     elif as_json:
@@ -79,21 +77,20 @@ def show_document(
         err.print(f"version {found['version']} of {found['created_at']}{retired}", style="dim")
 
 
+@api_command
 def retire_documents(
+    client: CommandClient,
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of agents, or of skills with --skill.")],
     skill: _AsSkill = False,
-    url: Url = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Retire agents or skills: no new job may name them; jobs that have them go on."""
     kind = "skills" if skill else "agents"
-    with reported(as_json=False), connect(url, api_key) as client:
-        for name in names:
-            client.remove(kind, name)
-            out.print(f"{kind[:-1]} {name} retired")
+    for name in names:
+        client.remove(kind, name)
+        out.print(f"{kind[:-1]} {name} retired")
 
 
-def _apply(paths: list[Path], url: str | None, api_key: str | None, *, as_json: bool) -> list[dict[str, Any]]:
+def _apply(client: CommandClient, paths: list[Path], *, as_json: bool) -> list[dict[str, Any]]:
     from planq.api.agents.commands.files import prepare
 
     ready, defects = prepare(paths)
@@ -109,19 +106,18 @@ def _apply(paths: list[Path], url: str | None, api_key: str | None, *, as_json: 
         err.print("there is no agent (.yaml, .yml, .json) and no skill (skills/NAME.md) here", style="red")
         end(NOT_OK)
     applied = []
-    with connect(url, api_key) as client:
-        for one in ready:
-            stored, is_new = client.put(one.kind, one.name, one.body, one.media_type)
-            applied.append(
-                {
-                    "kind": one.kind[:-1],
-                    "name": one.name,
-                    "version": stored["version"],
-                    "is_new": is_new,
-                    "file": one.source,
-                    "warnings": stored.get("warnings") or [],
-                }
-            )
+    for one in ready:
+        stored, is_new = client.put(one.kind, one.name, one.body, one.media_type)
+        applied.append(
+            {
+                "kind": one.kind[:-1],
+                "name": one.name,
+                "version": stored["version"],
+                "is_new": is_new,
+                "file": one.source,
+                "warnings": stored.get("warnings") or [],
+            }
+        )
     for kept in applied:
         kept["warnings"] = [warning for warning in kept["warnings"] if not _came_with(warning, applied)]
     return applied

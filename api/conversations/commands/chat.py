@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, Url, connect
+from planq.api.cli.connection import CommandClient, api_command
 from planq.api.cli.console import as_line, err, out, plain, preview_of, tail_of
-from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
+from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end
 from planq.shared.platform.errors import PlanqError
 from planq.shared.platform.values.event_stream import SpokenText
 
 if TYPE_CHECKING:
-    from planq.api.cli.client import CommandClient
     from planq.shared.client.following import StreamEvent
     from planq.shared.client.requests import MessageFields
     from planq.shared.client.wire import Json
@@ -30,7 +29,9 @@ _ATTACH = "/attach "
 _LONGEST = 200
 
 
+@api_command
 def chat(
+    client: CommandClient,
     agent: Annotated[
         str | None, typer.Option(metavar="NAME[@VERSION]", help="Whose turns they are; else the tenant's agent's.")
     ] = None,
@@ -40,39 +41,36 @@ def chat(
     person: Annotated[str, typer.Option("--as", metavar="NAME", help="Who speaks; tools are given it.")] = "cli",
     channel: Annotated[str, typer.Option(help="One of the tenant's channels.")] = "api",
     tenant: Annotated[str, typer.Option(help="The tenant of the key.")] = "default",
-    url: Url = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Talk with an agent: a line is a message, and Ctrl-D, /quit or /exit ends the talk.
 
     `/attach FILE` adds an image, a file or audio, also by URL, to the next message. Ctrl-C leaves a turn
     alone; it goes on. Exit code 1 when the last turn failed.
     """
-    with reported(as_json=False), connect(url, api_key) as client:
-        said: MessageFields = {"tenant_id": tenant, "channel": channel, "sender": person}
-        if conversation is None:
-            fields = {"channel": channel, **({} if agent is None else {"agent": agent})}
-            made = client.ask("POST", "conversations", body=fields)
-            conversation = str(made["id"])
-        elif agent is not None:
-            said["agent"] = agent
-        said["conversation_id"] = conversation
-        err.print(f"conversation {conversation}", style="dim")
-        is_well, attached = True, list[str]()
-        for line in _lines():
-            if line.startswith(_ATTACH):
-                attached.append(line.removeprefix(_ATTACH).strip())
-                continue
-            try:
-                sent, attached = attached, []
-                is_well = _Turn(client, person).have(client.say(line, {**said, "attachments": sent}))
-            except KeyboardInterrupt:
-                err.print("\nthe turn goes on; its answer stands in the conversation", style="dim")
-            except PlanqError as error:
-                if not sys.stdin.isatty():
-                    raise
-                err.print(plain(error.message), style="red")  # the talk goes on: the next line may be better
-                is_well = False
+    said: MessageFields = {"tenant_id": tenant, "channel": channel, "sender": person}
+    if conversation is None:
+        fields = {"channel": channel, **({} if agent is None else {"agent": agent})}
+        made = client.ask("POST", "conversations", body=fields)
+        conversation = str(made["id"])
+    elif agent is not None:
+        said["agent"] = agent
+    said["conversation_id"] = conversation
+    err.print(f"conversation {conversation}", style="dim")
+    is_well, attached = True, list[str]()
+    for line in _lines():
+        if line.startswith(_ATTACH):
+            attached.append(line.removeprefix(_ATTACH).strip())
+            continue
+        try:
+            sent, attached = attached, []
+            is_well = _Turn(client, person).have(client.say(line, {**said, "attachments": sent}))
+        except KeyboardInterrupt:
+            err.print("\nthe turn goes on; its answer stands in the conversation", style="dim")
+        except PlanqError as error:
+            if not sys.stdin.isatty():
+                raise
+            err.print(plain(error.message), style="red")  # the talk goes on: the next line may be better
+            is_well = False
     end(OK if is_well else NOT_OK)
 
 

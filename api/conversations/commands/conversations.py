@@ -9,37 +9,34 @@ from uuid import UUID
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
+from planq.api.cli.connection import AsJson, AtMost, CommandClient, api_command
 from planq.api.cli.console import as_line, print_columns, print_list, print_page, tell_of_more
-from planq.api.cli.outcome import reported
 
 _SHOWN = 400
 """Characters that are shown of a row."""
 
 
+@api_command
 def show_conversations(
+    client: CommandClient,
     channel: Annotated[str | None, typer.Option(help="Only those of this channel.")] = None,
     limit: AtMost = 100,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """List conversations, newest first."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.pages("conversations", most=limit, channel=channel)
+    page = client.pages("conversations", most=limit, channel=channel)
     print_list(page, _row, "there are no conversations", as_json=as_json)
 
 
+@api_command
 def show_conversation(
+    client: CommandClient,
     conversation_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `list` shows.")],
     limit: AtMost = 200,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what stands last in a conversation, oldest first: messages, calls of tools and their responses."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.pages("conversations", conversation_id, "messages", most=limit)
+    page = client.pages("conversations", conversation_id, "messages", most=limit)
     page = replace(page, items=page.items[::-1])
     if as_json:
         print_page(page)

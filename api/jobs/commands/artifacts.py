@@ -7,16 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, JobId, To, Url, connect
+from planq.api.cli.connection import AsJson, CommandClient, JobId, To, api_command
 from planq.api.cli.console import as_line, err, print_items, write_pieces
-from planq.api.cli.outcome import reported
 from planq.shared.platform.errors import Misconfigured
 
 
-def artifacts(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def artifacts(client: CommandClient, job_id: JobId, as_json: AsJson = False) -> None:
     """List what a job has made, every version, in the order of its steps."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.ask("GET", "jobs", job_id, "artifacts")
+    found = client.ask("GET", "jobs", job_id, "artifacts")
     print_items(found, _row, "this job has made no artifacts", as_json=as_json)
     if found["items"] and not as_json:
         err.print("`planq artifact ID --to FILE` keeps one", style="dim")
@@ -34,24 +33,20 @@ def _row(made: dict[str, Any]) -> list[str]:
     ]
 
 
+@api_command
 def artifact(
+    client: CommandClient,
     artifact_id: Annotated[str, typer.Argument(metavar="ID", help="The `artifact_id`.", show_default=False)],
     version: Annotated[
         int | None, typer.Option(min=1, help="Which version; the newest by default.", show_default=False)
     ] = None,
     to: To = None,
-    url: Url = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Get an artifact as it was made: JSON, or the bytes of a file.
 
     On a terminal texts are shown without what could steer the terminal; of other bytes --to makes a file.
     """
-    with (
-        reported(as_json=False),
-        connect(url, api_key) as client,
-        client.artifact(artifact_id, version) as (media_type, pieces),
-    ):
+    with client.artifact(artifact_id, version) as (media_type, pieces):
         is_text = media_type.startswith(("text/", "application/json"))
         if to is None and not is_text and sys.stdout.isatty():
             raise Misconfigured(f"the artifact is {as_line(media_type)}, which no terminal shows; add --to FILE")

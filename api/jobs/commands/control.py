@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, JobId, Url, connect
+from planq.api.cli.connection import AsJson, CommandClient, JobId, api_command
 from planq.api.cli.console import as_line, err, print_columns, print_json, print_result, shown_status
-from planq.api.cli.outcome import reported
 from planq.api.jobs.commands.submit import show_submitted, watch_job
 
 
@@ -21,45 +20,46 @@ class CallOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-def cancel(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def cancel(client: CommandClient, job_id: JobId, as_json: AsJson = False) -> None:
     """Cancel a job: no new step starts.
 
     Exit code 1 when the job has completed or failed already.
     """
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        job = client.ask("POST", "jobs", job_id, "cancel")
+    job = client.ask("POST", "jobs", job_id, "cancel")
     _show(job, as_json=as_json)
 
 
-def pause(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@api_command
+def pause(client: CommandClient, job_id: JobId, as_json: AsJson = False) -> None:
     """Pause a job: nothing of it is begun until it is resumed; what runs goes on to its end.
 
     Exit code 1 when the job has ended.
     """
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        job = client.ask("POST", "jobs", job_id, "pause")
+    job = client.ask("POST", "jobs", job_id, "pause")
     _show(job, as_json=as_json)
 
 
+@api_command
 def resume(
+    client: CommandClient,
     job_id: JobId,
     repeat_unsafe: Annotated[
         bool, typer.Option("--repeat-unsafe", help="Repeat also calls of unsafe tools that may have taken effect.")
     ] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a paused job go on, or one with failures try again what has not succeeded.
 
     Exit code 1 when there is nothing to try again, or when an unsafe call may have taken effect.
     """
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        job = client.ask("POST", "jobs", job_id, "resume", body={"repeat_unsafe": repeat_unsafe})
+    job = client.ask("POST", "jobs", job_id, "resume", body={"repeat_unsafe": repeat_unsafe})
     _show(job, as_json=as_json)
 
 
+@api_command
 def fork(
+    client: CommandClient,
     job_id: JobId,
     from_step: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Run step N of the new plan, and later ones, in any case.")
@@ -75,8 +75,6 @@ def fork(
         bool, typer.Option("--dry-run", help="Only say which steps would run, and which need not.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Tell its progress and wait for its end.")] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a new job with the plan of another, as it was or edited; it runs only what the edit touches.
@@ -85,35 +83,33 @@ def fork(
     """
     from planq.api.cli.plan_files import read_plan_file
 
-    with reported(as_json=as_json):
-        if dry_run and wait:
-            raise typer.BadParameter("--dry-run makes no job that could be waited for")
-        body: dict[str, Any] = {"dry_run": True} if dry_run else {}
-        if repeat_unsafe:
-            body["repeat_unsafe"] = True
-        if from_step is not None:
-            body["from_step"] = from_step
-        if plan is not None:
-            body["plan"] = read_plan_file(plan).value
-        with connect(url, api_key) as client:
-            made = client.ask("POST", "jobs", job_id, "fork", body=body)
-            if dry_run:
-                _show_preview(made, as_json=as_json)
-            elif wait:
-                watch_job(client, made, as_json=as_json)
-            else:
-                show_submitted(made, as_json=as_json)
+    if dry_run and wait:
+        raise typer.BadParameter("--dry-run makes no job that could be waited for")
+    body: dict[str, Any] = {"dry_run": True} if dry_run else {}
+    if repeat_unsafe:
+        body["repeat_unsafe"] = True
+    if from_step is not None:
+        body["from_step"] = from_step
+    if plan is not None:
+        body["plan"] = read_plan_file(plan).value
+    made = client.ask("POST", "jobs", job_id, "fork", body=body)
+    if dry_run:
+        _show_preview(made, as_json=as_json)
+    elif wait:
+        watch_job(client, made, as_json=as_json)
+    else:
+        show_submitted(made, as_json=as_json)
 
 
+@api_command
 def settle(
+    client: CommandClient,
     job_id: JobId,
     step: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step that asks, by its number from 0.")],
     outcome: Annotated[CallOutcome, typer.Argument(help="What became of the call.")],
     output: Annotated[
         str | None, typer.Option(metavar="JSON|@FILE", help="Where it happened: what the tool would have returned.")
     ] = None,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether a call that was cut off took effect, for a step that waits for the answer.
@@ -122,12 +118,10 @@ def settle(
     """
     from planq.api.cli.inputs import json_or_file
 
-    with reported(as_json=as_json):
-        body: dict[str, Any] = {"outcome": outcome.replace("-", "_")}
-        if output is not None:
-            body["output"] = json_or_file(output, "the output")
-        with connect(url, api_key) as client:
-            job = client.ask("POST", "jobs", job_id, "steps", step, "settle", body=body)
+    body: dict[str, Any] = {"outcome": outcome.replace("-", "_")}
+    if output is not None:
+        body["output"] = json_or_file(output, "the output")
+    job = client.ask("POST", "jobs", job_id, "steps", step, "settle", body=body)
     _show(job, as_json=as_json)
 
 

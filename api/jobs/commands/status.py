@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, AtMost, JobId, To, Url, connect
+from planq.api.cli.connection import AsJson, AtMost, CommandClient, JobId, To, api_command
 from planq.api.cli.console import (
     as_line,
     err,
@@ -22,7 +22,7 @@ from planq.api.cli.console import (
     tell_of_more,
     write_pieces,
 )
-from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
+from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end
 from planq.api.jobs.commands.filters import filter_options, job_filter
 from planq.api.jobs.commands.submit import LONG_POLL_SECONDS, code_of, watch_job
 from planq.shared.kernel.states import JobStatus, Priority, StepStatus
@@ -31,12 +31,12 @@ from planq.shared.subjects.jobs.selection import takes
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
 
+@api_command
 def status(
+    client: CommandClient,
     job_id: JobId,
     wait: Annotated[bool, typer.Option("--wait", help="Tell its progress and wait for its end.")] = False,
     tree: Annotated[bool, typer.Option("--tree", help="With the jobs that its steps have handed over to.")] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a job: its steps, answer and cost.
@@ -44,16 +44,15 @@ def status(
     Exit code 1 when the job failed or was cancelled, 3 when it is partial, 4 when its
     answer is incomplete.
     """
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        job = client.job(str(job_id))
-        if tree:
-            job = _with_children(client, job, wait=wait)
-        elif wait:
-            watch_job(client, job, as_json=as_json)
-        code = code_of(job)
-        shows_why = not as_json and not JobStatus(job["status"]).is_terminal
-        why = client.ask("GET", "jobs", job["id"], "why")["sentence"] if shows_why else None
-        workers = {} if as_json or tree else _names_of_workers(client, job)
+    job = client.job(str(job_id))
+    if tree:
+        job = _with_children(client, job, wait=wait)
+    elif wait:
+        watch_job(client, job, as_json=as_json)
+    code = code_of(job)
+    shows_why = not as_json and not JobStatus(job["status"]).is_terminal
+    why = client.ask("GET", "jobs", job["id"], "why")["sentence"] if shows_why else None
+    workers = {} if as_json or tree else _names_of_workers(client, job)
     if as_json:
         print_json(job)
     elif tree:
@@ -200,35 +199,30 @@ def _progress(progress: dict[str, Any]) -> str:
     return message if done is None else f"{done:.0%} {message}".strip()
 
 
+@api_command
 def output(
+    client: CommandClient,
     job_id: JobId,
     index: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step's number, from 0.")],
     to: To = None,
-    url: Url = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Get the output of a step that succeeded, of any size, as JSON.
 
     On a terminal it is shown without what could steer the terminal.
     """
-    with (
-        reported(as_json=False),
-        connect(url, api_key) as client,
-        client.pieces("jobs", job_id, "steps", index, "output") as pieces,
-    ):
+    with client.pieces("jobs", job_id, "steps", index, "output") as pieces:
         write_pieces(pieces, to)
 
 
+@api_command
 def traceback(
+    client: CommandClient,
     job_id: JobId,
     index: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step's number, from 0.")],
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where in the code of its tool the exceptions of a step came from; needs a key with the scope `admin`."""
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.ask("GET", "jobs", job_id, "steps", index, "tracebacks")
+    found = client.ask("GET", "jobs", job_id, "steps", index, "tracebacks")
     if as_json:
         print_json(found)
         return
@@ -239,15 +233,15 @@ def traceback(
         out.print(kept["text"])
 
 
+@api_command
 @takes(filter_options(), before="tenant")
 def jobs(
+    client: CommandClient,
     tenant: Annotated[str | None, typer.Option(metavar="ID", help="Another tenant's, for the scope admin.")] = None,
     limit: AtMost = 20,
     children: Annotated[
         bool, typer.Option("--children", help="Also those that steps of other jobs have made.")
     ] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
@@ -258,8 +252,7 @@ def jobs(
     if tenant is not None:
         given["tenant"] = tenant
     shown = {name: str(value) for name, value in given.items()}
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.pages("jobs", most=limit, roots=None if children else "true", **shown)
+    page = client.pages("jobs", most=limit, roots=None if children else "true", **shown)
     if as_json:
         print_page(page)
     elif page.items:
@@ -276,18 +269,17 @@ def _job_row(job: dict[str, Any]) -> list[str]:
     return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", shown_status(job), as_line(f"{agent}{asked}", 60)]
 
 
+@api_command
 def find_by_id(
+    client: CommandClient,
     id: Annotated[str, typer.Argument(metavar="ID", help="An id of whatever kind, or a custom_id.")],
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what has an id: a job, a Celery task, a plan, a conversation, a batch, a line, a schedule, a question.
 
     Exit code 1 where nothing has it.
     """
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.ask("GET", "search", id=id)
+    found = client.ask("GET", "search", id=id)
     print_items(
         found,
         lambda one: [one["kind"], as_line(one["id"], 80), _belongs_to(one)],

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.connection import AsJson, CommandClient, api_command
 from planq.api.cli.console import err, out, print_json
-from planq.api.cli.outcome import INCOMPLETE, INTERRUPTED, NOT_OK, OK, PARTIAL, end, reported
+from planq.api.cli.outcome import INCOMPLETE, INTERRUPTED, NOT_OK, OK, PARTIAL, end
 from planq.shared.kernel.states import JobStatus, Outcome, Priority, Respond
 
 LONG_POLL_SECONDS = 20.0
@@ -88,7 +88,9 @@ _Budget = Annotated[
 ]
 
 
+@api_command
 def submit(
+    client: CommandClient,
     text: Annotated[
         str | None, typer.Argument(help="What is asked; - reads it from standard input.", show_default=False)
     ] = None,
@@ -121,8 +123,6 @@ def submit(
     callback_url: _Callback = None,
     idempotency_key: _Key = None,
     wait: Annotated[bool, typer.Option(help="Tell its progress and wait for its end.")] = True,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job and follow it to its answer.
@@ -130,25 +130,23 @@ def submit(
     Exit code 1 when the job fails, 3 when it is partial, or answers with the output of a plan of agents that says
     `success: false`. With --no-wait it prints the job's id and returns at once.
     """
-    with reported(as_json=as_json):
-        _require_one_input(text, plan, loop, *(given and given.removeprefix("@") for given in (with_, context)))
-        body = {
-            **_asked(text, plan, is_complete=bool(attach) or (agent is not None and action is not None)),
-            **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
-            **_told(context),
-            **({"attachments": attach} if attach else {}),
-            **_given({"strategy": strategy, "priority": priority, "respond": respond}, None),
-            **_given({"callback_url": callback_url, "on_incomplete": on_incomplete}, None),
-            **_model_settings(model_setting),
-            **_bounds([*(tool or ()), *_names(tools)], limit, budget, metadata),
-            **_rounds(loop, prompt_template, policy),
-        }
-        with connect(url, api_key) as client:
-            job = client.submit(body, idempotency_key=idempotency_key)
-            if not wait:
-                show_submitted(job, as_json=as_json)
-                return
-            watch_job(client, job, as_json=as_json)
+    _require_one_input(text, plan, loop, *(given and given.removeprefix("@") for given in (with_, context)))
+    body = {
+        **_asked(text, plan, is_complete=bool(attach) or (agent is not None and action is not None)),
+        **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
+        **_told(context),
+        **({"attachments": attach} if attach else {}),
+        **_given({"strategy": strategy, "priority": priority, "respond": respond}, None),
+        **_given({"callback_url": callback_url, "on_incomplete": on_incomplete}, None),
+        **_model_settings(model_setting),
+        **_bounds([*(tool or ()), *_names(tools)], limit, budget, metadata),
+        **_rounds(loop, prompt_template, policy),
+    }
+    job = client.submit(body, idempotency_key=idempotency_key)
+    if not wait:
+        show_submitted(job, as_json=as_json)
+        return
+    watch_job(client, job, as_json=as_json)
 
 
 def show_submitted(job: dict[str, Any], *, as_json: bool) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planq.api.cli.connection import ApiKey, JobId, Url, connect
+from planq.api.cli.connection import CommandClient, JobId, api_command
 from planq.api.cli.console import as_line, err, out, print_json_line, tail_of
-from planq.api.cli.outcome import INTERRUPTED, OK, end, reported
+from planq.api.cli.outcome import INTERRUPTED, OK, end
 from planq.api.jobs.commands.submit import code_of
 from planq.shared.platform.values.event_stream import SpokenText
 
@@ -25,9 +25,8 @@ Children = Annotated[bool, typer.Option("--children", help="Also the events of a
 AsLines = Annotated[bool, typer.Option("--json", help="Print one JSON document a line, for programs.")]
 
 
-def watch(
-    job_id: JobId, children: Children = False, url: Url = None, api_key: ApiKey = None, as_json: AsLines = False
-) -> None:
+@api_command
+def watch(client: CommandClient, job_id: JobId, children: Children = False, as_json: AsLines = False) -> None:
     """Follow a job live to its end: its events, what its model says, its answer.
 
     Goes on where it was when a connection breaks. Exit code 1 when the job failed or was cancelled.
@@ -36,7 +35,7 @@ def watch(
     job: dict[str, Any] = {}
     code = OK
     try:
-        with reported(as_json=as_json), connect(url, api_key) as client, teller:
+        with teller:
             for event in client.api.stream(str(job_id), children=children):
                 if event.kind == "job":
                     job = event.data
@@ -52,22 +51,21 @@ def watch(
     end(code)
 
 
+@api_command
 def logs(
+    client: CommandClient,
     job_id: JobId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     children: Children = False,
-    url: Url = None,
-    api_key: ApiKey = None,
     as_json: AsLines = False,
 ) -> None:
     """Print the events of a job, oldest first."""
     teller = _Lines() if as_json else _EventPrinter(str(job_id))
     try:
-        with reported(as_json=as_json), connect(url, api_key) as client:
-            events = client.api.stream if follow else client.log
-            for event in events(str(job_id), children=children):
-                if event.id is not None:
-                    teller.tell(event)
+        events = client.api.stream if follow else client.log
+        for event in events(str(job_id), children=children):
+            if event.id is not None:
+                teller.tell(event)
     except KeyboardInterrupt:
         end(INTERRUPTED)
 
