@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from planq.shared.kernel.ids import TENANT
 from planq.shared.kernel.limits import Limits
 from planq.shared.platform.database import Database, Row, json_text, shown_time
 from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound, Unavailable, capped
-from planq.shared.platform.refreshing_cache import RefreshingCache
+from planq.shared.platform.refreshing_cache import MOST_KEPT, RefreshingCache
 from planq.shared.platform.values.decoding import decode
 from planq.shared.subjects.tenants.config import Tenant, TenantConfig, read_tenant_config
 
@@ -135,15 +136,23 @@ class TenantDirectory(RefreshingCache[str, Tenant]):
         row = await self._database.fetch_one("get_tenant", tenant_id=tenant_id)
         if row is None:
             raise no_tenant(tenant_id)
-        stored = StoredTenant.of(row)
         try:
-            config = read_tenant_config(stored.config)
+            config, *limits = _read_config(row["config"], self._limits)
         except InvalidRequest as error:
             # Not checked by this release: written past planq, or by a later one.
             message = f"the configuration of the tenant {tenant_id!r} cannot be read: {error.message}; store it anew"
             raise Unavailable(message) from error
-        limits = config.job_limits(self._limits), config.message_limits(self._limits)
-        return Tenant(stored.id, stored.name, stored.is_disabled, config, *limits)
+        return Tenant(row["id"], row["name"], row["is_disabled"], config, *limits)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _read_config(text: str, limits: Limits) -> tuple[TenantConfig, Limits, Limits]:
+    """Return a stored configuration, with the limits of jobs and of messages; raises as `read_tenant_config`.
+
+    Cached by its text: each process looks twice a second at what seldom changes.
+    """
+    config = read_tenant_config(decode(text))
+    return config, config.job_limits(limits), config.message_limits(limits)
 
 
 def stored_config(config: TenantConfig) -> dict[str, Any]:
