@@ -30,6 +30,9 @@ CREATE TYPE planq_event AS (tenant text, job uuid, kind text, data json);
 -- The claim of a stage, and its event.
 CREATE TYPE planq_stage AS (claim json, attempt int, event planq_event);
 
+-- Model calls that a job has made, as planq_insert_calls stores them.
+CREATE TYPE planq_called AS (tenant text, job uuid, round int, calls json);
+
 -- The rounds of a job that its worker has: the first `rounds`, the last of which has the steps from `index` on, and ended at `ended`.
 CREATE TYPE planq_cached AS (rounds int, index int, ended timestamptz);
 

@@ -270,7 +270,15 @@ class PostgresJobStore:
 
     async def _end(self, claim: StageClaim, calls: Sequence[ModelCall], end: Mapping[str, Any]) -> bool:
         item = {**stage_fence(claim, calls), "has_rounds": claim.strategy.has_rounds, **end}
-        return await self._ending.do(BatchItem.of(item, claim))
+        applied = await self._ending.do(BatchItem.of(item, claim))
+        if not applied:
+            await self._record_late(claim, calls)
+        return applied
+
+    async def _record_late(self, claim: StageClaim, calls: Sequence[ModelCall]) -> None:
+        """Record the calls of a transition that did not apply: what was spent was spent."""
+        if calls:
+            await self.record_calls(claim.job_id, calls)
 
     async def chain_tool(
         self,

@@ -26,13 +26,13 @@ CREATE FUNCTION planq_success_told(p_round int, p_index int, p_attempt int) RETU
 $$;
 
 -- Whether an error is that of an answer which was cut off (AnswerIncomplete). By its text: an error may hold \u0000.
-CREATE FUNCTION planq_is_incomplete(p_error json) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION planq_is_incomplete(p_error json) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce(p_error::text ~ '^\{"code": ?"answer_incomplete"', false)
 $$;
 
 -- What a job that has ended came to (Outcome): with an error one that has completed answers from what there was, or its answer
 -- was cut off. Null before its end.
-CREATE FUNCTION planq_outcome(p_status text, p_error json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION planq_outcome(p_status text, p_error json) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN p_status <> 'completed' THEN CASE WHEN p_status IN ('failed', 'cancelled') THEN p_status END
                 WHEN p_error IS NULL THEN 'succeeded'
                 WHEN planq_is_incomplete(p_error) THEN 'incomplete' ELSE 'partial' END
@@ -51,7 +51,7 @@ WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL) EXECUTE FUNCTION 
 
 -- The data of the event of an end: the outcome, and what stands in the error. An error may hold \u0000, so it is put together
 -- as text.
-CREATE FUNCTION planq_end_told(p_status text, p_error json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION planq_end_told(p_status text, p_error json) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT (format('{"outcome":"%s"', planq_outcome(p_status, p_error)) || coalesce(',' || substr(p_error::text, 2), '}'))::json
 $$;
 

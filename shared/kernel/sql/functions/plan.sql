@@ -96,7 +96,7 @@ BEGIN
             CONTINUE;
         END IF;
         IF i.calls IS NOT NULL THEN
-            PERFORM planq_insert_calls(j.tenant_id, i.job, j.round, i.calls::json);
+            PERFORM planq_insert_calls(ARRAY[ROW(j.tenant_id, i.job, j.round, i.calls::json)::planq_called]);
         END IF;
         IF i.made IS NOT NULL THEN
             PERFORM planq_add_made(j.tenant_id, i.job, i.made);

@@ -13,57 +13,65 @@
 -- calls, has_rounds} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
 -- nulls keep what is stored and `messages` lists {kind, call_id, name, content, is_preview}. JSON comes as texts that hold it.
 -- `made` lists the files of the calls, for planq_add_made. Returns rows (n) of those that applied; the caller notifies
--- whoever waits for these jobs, after the commit.
+-- whoever waits for these jobs, after the commit, and records the calls of the others.
 CREATE FUNCTION planq_end_jobs(p_items json) RETURNS TABLE (n int) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
-    i record;
-    j record;
     v_stages CONSTANT text[] := '{planning,responding}';
-    v_events planq_event[];
+    v_ended int[];
+    v_calls planq_called[];
+    v_has_more boolean;
 BEGIN
-    FOR i IN SELECT * FROM json_to_recordset(p_items) AS e (
-        n int, job uuid, attempt int, status text, answer text, error text, calls text, spent_calls int,
-        spent_input bigint, spent_output bigint, spent_read bigint, spent_write bigint, spent_usd numeric, output text,
-        chained text, messages json, made json,
-        stop_reason text, has_rounds boolean
-    ) LOOP
-        UPDATE jobs SET
+    WITH given AS MATERIALIZED (
+        SELECT * FROM json_to_recordset(p_items) AS i (
+            n int, job uuid, attempt int, status text, answer text, error text, calls text, spent_calls int,
+            spent_input bigint, spent_output bigint, spent_read bigint, spent_write bigint, spent_usd numeric, output text,
+            chained text, messages json, made json,
+            stop_reason text, has_rounds boolean
+        )
+    ), ended AS (
+        UPDATE jobs j SET
             status = i.status, answer = i.answer, stage_worker = NULL, deadline = NULL,
             wake_at = NULL, paused_at = NULL, finished_at = planq_clock(),
             -- An answer that was cut off before its last steps stays so. What failed of a plan is not forgotten for the answer, nor for the chained tool after it. Of further rounds the
             -- planner was told.
-            error = CASE WHEN i.error IS NOT NULL THEN i.error::json WHEN incomplete IS NOT NULL THEN incomplete
-                WHEN NOT i.has_rounds AND (failed_steps > 0 OR round > 0) THEN planq_first_failure(id) END,
-            output = coalesce(i.output::json, output), chained = coalesce(i.chained::json, chained),
-            stop_reason = coalesce(i.stop_reason, stop_reason),
-            model_calls = model_calls + coalesce(i.spent_calls, 0),
-            input_tokens = input_tokens + coalesce(i.spent_input, 0),
-            output_tokens = output_tokens + coalesce(i.spent_output, 0),
-            cache_read_tokens = cache_read_tokens + coalesce(i.spent_read, 0),
-            cache_write_tokens = cache_write_tokens + coalesce(i.spent_write, 0),
-            cost_usd = CASE WHEN i.spent_usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + i.spent_usd END
-        WHERE id = i.job AND status = ANY (v_stages) AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
-        RETURNING tenant_id, round, error INTO j;
-        IF NOT FOUND THEN
-            PERFORM planq_record_calls(i.job, i.calls::json);
-            CONTINUE;
-        END IF;
-        IF i.calls IS NOT NULL THEN
-            PERFORM planq_insert_calls(j.tenant_id, i.job, j.round, i.calls::json);
-        END IF;
-        IF i.made IS NOT NULL THEN
-            PERFORM planq_add_made(j.tenant_id, i.job, i.made);
-        END IF;
-        IF i.messages IS NOT NULL THEN
-            INSERT INTO messages (tenant_id, job_id, kind, call_id, name, content, is_preview)
-            SELECT j.tenant_id, i.job, m.kind, m.call_id, m.name, m.content::json, m.is_preview
-            FROM json_to_recordset(i.messages) AS m (kind text, call_id text, name text, content text, is_preview bool);
-        END IF;
-        v_events := v_events || ROW(j.tenant_id, i.job, 'job_' || i.status, planq_end_told(i.status, j.error))::planq_event;
-        n := i.n;
-        RETURN NEXT;
-    END LOOP;
-    PERFORM planq_append_events(v_events);
+            error = CASE WHEN i.error IS NOT NULL THEN i.error::json WHEN j.incomplete IS NOT NULL THEN j.incomplete
+                WHEN NOT i.has_rounds AND (j.failed_steps > 0 OR j.round > 0) THEN planq_first_failure(j.id) END,
+            output = coalesce(i.output::json, j.output), chained = coalesce(i.chained::json, j.chained),
+            stop_reason = coalesce(i.stop_reason, j.stop_reason),
+            model_calls = j.model_calls + coalesce(i.spent_calls, 0),
+            input_tokens = j.input_tokens + coalesce(i.spent_input, 0),
+            output_tokens = j.output_tokens + coalesce(i.spent_output, 0),
+            cache_read_tokens = j.cache_read_tokens + coalesce(i.spent_read, 0),
+            cache_write_tokens = j.cache_write_tokens + coalesce(i.spent_write, 0),
+            cost_usd = CASE WHEN i.spent_usd IS NULL THEN j.cost_usd ELSE coalesce(j.cost_usd, 0) + i.spent_usd END
+        FROM given i
+        WHERE j.id = i.job AND j.id = ANY (ARRAY(SELECT job FROM given))
+          AND j.status = ANY (v_stages) AND j.stage_worker IS NOT NULL AND j.stage_attempt = i.attempt
+        RETURNING i.n, j.id, j.tenant_id, j.round, j.status, j.error, i.calls, i.messages, i.made
+    ), told AS (
+        INSERT INTO events (tenant_id, job_id, kind, data)
+        SELECT tenant_id, id, 'job_' || status, planq_end_told(status, error) FROM ended ORDER BY id
+    )
+    SELECT array_agg(n), array_agg(ROW(tenant_id, id, round, calls::json)::planq_called) FILTER (WHERE calls IS NOT NULL),
+        bool_or(made IS NOT NULL OR messages IS NOT NULL)
+    INTO v_ended, v_calls, v_has_more FROM ended;
+    IF v_calls IS NOT NULL THEN
+        PERFORM planq_insert_calls(v_calls);
+    END IF;
+    IF v_has_more THEN
+        INSERT INTO messages (tenant_id, job_id, kind, call_id, name, content, is_preview)
+        SELECT j.tenant_id, i.job, m.kind, m.call_id, m.name, m.content::json, m.is_preview
+        FROM json_to_recordset(p_items) AS i (n int, job uuid, messages json)
+        CROSS JOIN LATERAL (SELECT tenant_id FROM jobs WHERE id = i.job OFFSET 0) j
+        CROSS JOIN LATERAL json_to_recordset(i.messages) AS m (
+            kind text, call_id text, name text, content text, is_preview bool)
+        WHERE i.n = ANY (v_ended);
+        PERFORM planq_add_made(j.tenant_id, i.job, i.made) FROM json_to_recordset(p_items) AS i (n int, job uuid, made json)
+        CROSS JOIN LATERAL (SELECT tenant_id FROM jobs WHERE id = i.job OFFSET 0) j
+        WHERE i.n = ANY (v_ended) AND i.made IS NOT NULL ORDER BY i.job;
+    END IF;
+    RETURN QUERY SELECT unnest(v_ended);
 END $$;
 
 -- StageRetried: the stage may be claimed again from `p_delay` on, or from the end of the job's time, if that is sooner. What it
@@ -173,7 +181,7 @@ BEGIN
     END IF;
     SELECT count(*)::int AS n, sum(c.input_tokens) AS input, sum(c.output_tokens) AS output,
         sum(c.cache_read_tokens) AS cache_read, sum(c.cache_write_tokens) AS cache_write, sum(c.cost_usd) AS usd
-    INTO t FROM planq_insert_calls(j.tenant_id, p_job, j.round, p_calls) c;
+    INTO t FROM planq_insert_calls(ARRAY[ROW(j.tenant_id, p_job, j.round, p_calls)::planq_called]) c;
     UPDATE jobs SET model_calls = model_calls + t.n, input_tokens = input_tokens + t.input,
         output_tokens = output_tokens + t.output, cache_read_tokens = cache_read_tokens + t.cache_read,
         cache_write_tokens = cache_write_tokens + t.cache_write,
@@ -181,21 +189,23 @@ BEGIN
     WHERE id = p_job AND t.n > 0;
 END $$;
 
--- Inserts the model calls that are not recorded yet, and returns them; the job's counters are the caller's. `error` and
--- `exchange` arrive as texts that hold JSON: functions that take JSON apart refuse \u0000 and lone surrogates anywhere in
+-- Inserts the model calls that are not recorded yet, and returns what they used; the counters of the jobs are the caller's. `error`
+-- and `exchange` arrive as texts that hold JSON: functions that take JSON apart refuse \u0000 and lone surrogates anywhere in
 -- it, which the type json itself stores as they are.
-CREATE FUNCTION planq_insert_calls(p_tenant text, p_job uuid, p_round int, p_calls json) RETURNS SETOF model_calls
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION planq_insert_calls(p_calls planq_called[]) RETURNS TABLE (
+    input_tokens int, output_tokens int, cache_read_tokens int, cache_write_tokens int, cost_usd numeric
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 BEGIN
-    RETURN QUERY INSERT INTO model_calls (tenant_id, job_id, round, purpose, model, attempts, latency_ms, input_tokens,
-                                          output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, error,
-                                          exchange, call_id)
-    SELECT p_tenant, p_job, p_round, c.purpose, c.model, c.attempts, c.latency_ms, c.input_tokens, c.output_tokens,
+    RETURN QUERY INSERT INTO model_calls AS m (
+        tenant_id, job_id, round, purpose, model, attempts, latency_ms, input_tokens, output_tokens,
+        cache_read_tokens, cache_write_tokens, cost_usd, error, exchange, call_id)
+    SELECT g.tenant, g.job, g.round, c.purpose, c.model, c.attempts, c.latency_ms, c.input_tokens, c.output_tokens,
            coalesce(c.cache_read_tokens, 0), coalesce(c.cache_write_tokens, 0), c.cost_usd, c.error::json,
            c.exchange::json, c.id
-    FROM json_to_recordset(p_calls) AS c (
+    FROM unnest(p_calls) g CROSS JOIN LATERAL json_to_recordset(g.calls) AS c (
         id uuid, purpose text, model text, attempts int, latency_ms int, input_tokens int, output_tokens int,
         cache_read_tokens int, cache_write_tokens int, cost_usd numeric, error text, exchange text
-    ) WHERE NOT EXISTS (SELECT FROM model_calls m WHERE m.job_id = p_job AND m.call_id = c.id)
-    RETURNING *;
+    ) WHERE NOT EXISTS (SELECT FROM model_calls o WHERE o.job_id = g.job AND o.call_id = c.id OFFSET 0)
+    RETURNING m.input_tokens, m.output_tokens, m.cache_read_tokens, m.cache_write_tokens, m.cost_usd;
 END $$;
