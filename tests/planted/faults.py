@@ -149,15 +149,15 @@ FAULTS = (
     # SQL
     Fault(
         f"{SQL}/finish.sql",
-        "index = i.index AND attempt = i.attempt",
-        "index = i.index",
+        "s.round = i.round AND s.attempt = i.attempt",
+        "s.round = i.round",
         f"{STORE}/test_guards.py",
     ),
-    Fault(f"{SQL}/finish.sql", " AND (waits_for IS NULL OR joined)))", "))", "tests/interleavings"),
+    Fault(f"{SQL}/finish.sql", " AND (s.waits_for IS NULL OR s.joined)))", "))", "tests/interleavings"),
     Fault(
         f"{SQL}/finish.sql",
-        "AND attempt = 0 AND pool = p_pool",
-        "AND attempt = 0",
+        "AND o.attempt = 0 AND o.pool = p_pool",
+        "AND o.attempt = 0",
         f"{STORE}/test_units.py",
     ),
     Fault(
@@ -186,14 +186,14 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/claim.sql",
-        "stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL AND status = ANY (p_statuses)",
-        "stage_worker IS NULL AND run_at <= planq_now() AND status = ANY (p_statuses)",
+        "j.run_at <= planq_now() AND j.paused_at IS NULL AND j.status = ANY (i.statuses)",
+        "j.run_at <= planq_now() AND j.status = ANY (i.statuses)",
         f"{STORE}/test_control.py",
     ),
     Fault(
         f"{SQL}/claim.sql",
-        "= is_out AND run_at <= planq_now()\n      AND planq_can_run(p_worker, pool",
-        "= is_out\n      AND planq_can_run(p_worker, pool",
+        "= p_are_out AND s.run_at <= planq_now()\n          AND planq_can_run(p_worker, s.pool",
+        "= p_are_out\n          AND planq_can_run(p_worker, s.pool",
         STORE,
     ),
     Fault(
@@ -222,8 +222,8 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/plan.sql",
-        "status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt",
-        "status = v_planning AND stage_worker IS NOT NULL",
+        "j.status = v_planning AND j.stage_worker IS NOT NULL AND j.stage_attempt = i.attempt",
+        "j.status = v_planning AND j.stage_worker IS NOT NULL",
         STORE,
     ),
     Fault(

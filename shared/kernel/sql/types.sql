@@ -24,17 +24,14 @@
 
 -- The records that functions pass to one another. They hold nothing between transactions: no table has a column of them.
 
--- Events that gather while a function runs, so that one statement stores them.
-CREATE TYPE planq_event AS (tenant text, job uuid, kind text, data json);
-
--- The claim of a stage, and its event.
-CREATE TYPE planq_stage AS (claim json, attempt int, event planq_event);
-
 -- Model calls that a job has made, as planq_insert_calls stores them.
 CREATE TYPE planq_called AS (tenant text, job uuid, round int, calls json);
 
 -- The rounds of a job that its worker has: the first `rounds`, the last of which has the steps from `index` on, and ended at `ended`.
 CREATE TYPE planq_cached AS (rounds int, index int, ended timestamptz);
+
+-- A step, of the item `n`, and how many of the steps that it waits for have just ended.
+CREATE TYPE planq_step_ref AS (n int, job uuid, round int, index int, awaited int);
 
 -- How one attempt at a step ended, and what its worker takes over next. It has succeeded unless there is an `error`.
 -- A large output comes as the `hash` of its payload (hexadecimal), its size in `bytes` and its `excerpts` instead of
@@ -48,17 +45,42 @@ CREATE TYPE planq_outcome AS (
     take_steps int, take_stage boolean, cached planq_cached, unoffered boolean, is_wait boolean
 );
 
--- What the caller of a transition takes over for `worker`: up to so many `steps` of a `pool`.
-CREATE TYPE planq_takes AS (pool text, steps int, worker uuid);
+-- A step that was claimed.
+CREATE TYPE planq_taken AS (n int, job uuid, index int, effect text, claim json);
 
--- Steps that may begin: the claims of those that were `taken`, with their events, and those to be published, {index, pool,
--- tool_name}; how many more of the job are out by that, and how many more are held; whether all that were taken are `pure`.
-CREATE TYPE planq_unlocked AS (
-    taken json[], events planq_event[], ready json[], out_steps int, held_steps int, is_pure boolean
+-- A stage that was claimed.
+CREATE TYPE planq_taken_stage AS (n int, claim json, attempt int);
+
+-- A plan that was accepted: where its job stands, how many steps may be out of one with a window, and what rare plans need.
+CREATE TYPE planq_accepted AS (
+    n int, job uuid, tenant text, round int, steps json, status text, attempt int, is_free boolean, places int,
+    ends boolean, takes_stage boolean, reuses boolean, copies boolean, made json, cached planq_cached
 );
 
--- Where a job stands after its last step: its status, the stage that was taken over, and the events of that, or of its end.
-CREATE TYPE planq_round_end AS (status text, stage planq_stage, events planq_event[]);
+-- A job whose row is locked while steps of it end. Its window has `room` for more, null without one, while `held` steps wait.
+CREATE TYPE planq_locked AS (job uuid, round int, stage_attempt int, room int, held int, is_free boolean);
+
+-- A step that has succeeded, as number `place` of its unit, and of its item and job what is needed after that.
+CREATE TYPE planq_succeeded AS (
+    n int, job uuid, round int, index int, place int, tenant text, tool_name text, dependents int[],
+    finished_at timestamptz, output text, hash bytea, artifact text, was_out boolean,
+    takes int, takes_stage boolean, cached planq_cached, stage_attempt int, room int, held int
+);
+
+-- For whom steps are unlocked: the item `n` takes up to so many over, and the window of its job has `room` and `held` steps.
+CREATE TYPE planq_room AS (n int, job uuid, takes int, room int, held int);
+
+-- A step that may begin, or is `held` (1; -1 where it was held before). One that was not claimed is to be published.
+CREATE TYPE planq_unlocked AS (n int, job uuid, index int, pool text, tool_name text, effect text, claim json, held int);
+
+-- What is counted off a job: steps that have ended, of which some `failed`; how many more of the others are out and held. Whoever
+-- ends the round `takes_stage`, having the rounds `cached`.
+CREATE TYPE planq_closing AS (
+    n int, job uuid, closed int, failed int, "out" int, held int, takes_stage boolean, cached planq_cached
+);
+
+-- Where a job stands after that, and the stage that was taken over.
+CREATE TYPE planq_closed AS (n int, job uuid, status text, claim json, attempt int);
 
 -- The window of a job: its places, and how many of its ready steps are out and held.
 CREATE TYPE planq_windowed AS (places int, out_steps int, held_steps int);

@@ -261,7 +261,7 @@ def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -
 
 
 def step_claim(value: Mapping[str, Any]) -> StepClaim:
-    """Return the claim that `planq_step_claim` returned; JSON of users in it is not looked at."""
+    """Return a claim that `planq_step_claims` returned; JSON of users in it is not looked at."""
     job_tree = value["job_tree"]
     if limits := job_tree.get("limits"):
         job_tree = {**job_tree, "limits": Limits.from_json(limits)}
@@ -277,7 +277,7 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
 
 
 def stage_claim(value: Mapping[str, Any], as_called: AsCalled, rounds: Sequence[RoundRecord] = ()) -> StageClaim:
-    """Return the claim that `planq_stage_claim` returned; JSON of users in it is not looked at.
+    """Return a claim that `planq_stage_claims` returned; JSON of users in it is not looked at.
 
     `rounds` are all that are over, where the job plans a further one (`CachedRounds`).
     """
@@ -332,7 +332,7 @@ class CachedRounds:
         return {"rounds": len(self.records), "index": self.records[-1].first_index, "ended": self.ended}
 
     def after(self, claim: Mapping[str, Any], as_called: AsCalled) -> CachedRounds:
-        """Return all rounds of the job, from a claim with this `mark` of which `planq_stage_claim` returned the rest.
+        """Return all rounds of the job, from a claim with this `mark` for which `planq_stage_claims` read the rest.
 
         A message of the conversation belongs to the round in which it came, also where it is read later.
         """

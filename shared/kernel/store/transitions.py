@@ -185,7 +185,6 @@ class PostgresJobStore:
             "steps": planned.text,
             "open": planned.open,
             "ready": len(planned.ready),
-            "first_index": min((step.index for step in steps), default=0),
             "reuses": bool(claim.reuse),
             "seconds": follow.seconds or claim.limits.plan_timeout_seconds,
             "take_steps": bool(planned.taken),
@@ -204,6 +203,8 @@ class PostgresJobStore:
             fields["output"] = None if follow.output is None else stored_text(follow.output)
             fields["incomplete"] = None if follow.incomplete is None else json_text(follow.incomplete.to_json())
         value = await self._accepting.do(BatchItem.of(fields, claim, weight=1 + len(steps)))
+        if not value["applied"]:
+            await self._record_late(claim, calls)
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
         return transition_result({**value, "ready": planned.ready_after(value)}, partial(self._stage, cached))

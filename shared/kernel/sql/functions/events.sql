@@ -1,20 +1,18 @@
 -- Events: what has happened to a job, appended in the commit of the change that it reports.
 --
--- A transition of one job calls planq_append_event; one of many jobs gathers `planq_event`s and stores them with planq_append_events.
+-- A transition of one job calls planq_append_event; one of many jobs inserts the events beside the rows that it moves.
 
 -- Appends one event; called inside the transition that it reports.
 CREATE FUNCTION planq_append_event(p_tenant text, p_job uuid, p_kind text, p_data json) RETURNS void LANGUAGE sql AS $$
     INSERT INTO events (tenant_id, job_id, kind, data) VALUES (p_tenant, p_job, p_kind, p_data)
 $$;
 
--- Appends the events that a transition of many jobs has gathered.
-CREATE FUNCTION planq_append_events(p_events planq_event[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO events (tenant_id, job_id, kind, data) SELECT e.tenant, e.job, e.kind, e.data FROM unnest(p_events) e;
-END $$;
-
--- The data of the event of a step that was claimed, and of one that has succeeded. Most events are of these kinds, and what
+-- The data of the event of a stage and of a step that was claimed, and of a step that has succeeded. Most events are of these kinds, and what
 -- json_build_object writes is a fifth blanks, so both are put together as texts.
+CREATE FUNCTION planq_stage_told(p_stage text, p_attempt int) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT ('{"stage":"' || p_stage || '","attempt":' || p_attempt::text || '}')::json
+$$;
+
 CREATE FUNCTION planq_start_told(p_round int, p_index int, p_attempt int, p_tool_name text, p_worker uuid) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT ('{"round":' || p_round::text || ',"index":' || p_index::text || ',"attempt":' || p_attempt::text

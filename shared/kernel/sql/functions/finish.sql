@@ -1,7 +1,7 @@
 -- Finish: one attempt at a step ends, in one commit that is fenced by the attempt's number.
 --
--- planq_succeed_steps   the hot path: many steps have succeeded (planq_succeed_step, planq_succeed_unit); what waits for each may
---                       begin (planq_unlock_steps), and the last one of a round ends it (planq_end_round)
+-- planq_succeed_steps   many steps have succeeded, each with the rest of its unit; what waits for them may begin
+--                       (planq_unlock_steps), and the last one of a round ends it (planq_close_steps)
 -- planq_fail_steps      many have failed: each is tried again, or fails and skips what it halts, or what needs its output
 -- planq_finish_step     one end of one step, for all that is not on the hot path
 --
@@ -10,125 +10,166 @@
 -- executable specification is a pure model that property tests hold equal to it. Items are as in plan.sql.
 
 -- StepSucceeded, many times, each followed by the rest of its unit. Items are `planq_outcome`s without an error. Returns rows
--- (n, result) of those that applied, `result` as planq_take does with {steps: how many have succeeded}.
+-- (n, result) of those that applied, `result` as planq_take does with {steps: how many have succeeded}. Without a `p_worker`
+-- nothing is taken over. Of several items of one job the last one takes the stage.
+--
+-- The jobs are locked by a statement of its own: those after it see what others have committed while it waited.
 CREATE FUNCTION planq_succeed_steps(p_items json, p_pool text, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, result json) LANGUAGE plpgsql AS $$
-DECLARE
-    v_running CONSTANT text[] := planq_step_running();
-    i planq_outcome;
-    j record;
-    s steps;
-    u steps;
-    f planq_unlocked;
-    e planq_round_end;
-    v_steps int;
-    v_was_out int;
-    v_events planq_event[];
-    v_may_be_lost boolean := true;
-BEGIN
-    FOR i IN SELECT * FROM json_populate_recordset(NULL::planq_outcome, p_items) LOOP
-        SELECT status, round, open_steps, stage_attempt, places - out_steps AS room, held_steps,
-            paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j
-        FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
-        CONTINUE WHEN NOT FOUND OR j.status <> 'executing' OR j.round <> i.round;
-        v_was_out := 0;
-        IF j.room IS NOT NULL THEN
-            SELECT count(*) INTO v_was_out FROM steps WHERE job_id = i.job AND index = i.index AND status = ANY (v_running);
-        END IF;
-        s := planq_succeed_step(i);
-        CONTINUE WHEN s.job_id IS NULL;
-        v_steps := 1;
-        v_may_be_lost := v_may_be_lost AND s.effect = 'pure' AND s.children IS NULL;
-        v_events := v_events || planq_step_succeeded(s);
-        IF i.unit IS NOT NULL AND j.is_free THEN
-            FOR u IN SELECT * FROM planq_succeed_unit(s, i.unit, p_pool, p_worker) LOOP
-                s := u;
-                v_steps := v_steps + 1;
-                v_events := v_events || planq_step_started(s) || planq_step_succeeded(s);
-            END LOOP;
-        END IF;
-        f := planq_unlock_steps(i.job, i.round, s.dependents, NULL, j.room + v_was_out, j.held_steps,
-                                ROW(p_pool, CASE WHEN j.is_free THEN i.take_steps ELSE 0 END, p_worker)::planq_takes);
-        v_events := v_events || f.events;
-        e := NULL;
-        IF j.open_steps <> v_steps THEN
-            UPDATE jobs SET open_steps = open_steps - v_steps, out_steps = out_steps - v_was_out + f.out_steps,
-                held_steps = held_steps + f.held_steps
-            WHERE id = i.job;
-        ELSE
-            e := planq_end_round(i.job, v_steps, 0, CASE WHEN i.take_stage AND j.is_free THEN p_worker END, p_seconds, i.cached);
-            v_events := v_events || e.events;
-        END IF;
-        v_may_be_lost := v_may_be_lost AND f.is_pure AND coalesce(e.status IN ('planning', 'responding'), true);
-        n := i.n;
-        result := json_build_object(
-            'applied', true, 'status', 'succeeded', 'job_status', coalesce(e.status, j.status), 'steps', v_steps,
-            'stage_attempt', coalesce((e.stage).attempt, j.stage_attempt),
-            'ready', array_to_json(f.ready), 'taken', array_to_json(f.taken), 'stage', (e.stage).claim);
-        RETURN NEXT;
-    END LOOP;
-    PERFORM planq_append_events(v_events);
-    IF v_may_be_lost THEN
-        PERFORM planq_flush_later();
-    END IF;
-END $$;
-
--- A step succeeds that runs, or waits for a timer or for its child jobs. `unit_seconds` of the time up to now belong to the other
--- steps of its unit. Returns the step, nulls where the attempt is over. The caller holds the job's row, stores the event, and counts
--- the step off.
-CREATE FUNCTION planq_succeed_step(i planq_outcome) RETURNS steps LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     v_running CONSTANT text[] := planq_step_running();
     v_waiting CONSTANT text[] := planq_step_waiting();
-    s steps;
-BEGIN
-    UPDATE steps SET
-        status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
-        output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, in_doubt = false,
-        finished_at = greatest(started_at, planq_clock() - make_interval(secs => coalesce(i.unit_seconds, 0))),
-        wake_at = NULL, wakes = 0, deadline = NULL
-    WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
-      AND (status = ANY (v_running) OR (status = ANY (v_waiting) AND question_id IS NULL AND (waits_for IS NULL OR joined)))
-    RETURNING * INTO s;
-    IF s.job_id IS NOT NULL AND (i.hash IS NOT NULL OR i.artifact IS NOT NULL) THEN
-        PERFORM planq_keep_outcome(s.tenant_id, i.job, i.index, s.tool_name, s.output, s.payload_hash, i.artifact::json);
-    END IF;
-    RETURN s;
-END $$;
-
--- The event of a step that has succeeded.
-CREATE FUNCTION planq_step_succeeded(s steps) RETURNS planq_event LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN ROW(s.tenant_id, s.job_id, 'step_succeeded', planq_success_told(s.round, s.index, s.attempt))::planq_event;
-END $$;
-
--- The rest of a unit whose step `s` has succeeded: `p_unit` lists {index, output, artifact, seconds} of the steps that ran after it,
--- each the only one that waits for the one before, and waits for nothing else. Each is claimed and succeeds in one write, as its
--- first attempt, up to the first one that cannot be claimed: it was skipped, say. Returns them. The caller holds the job's row,
--- which is not paused, stores the events, and counts the steps off.
-CREATE FUNCTION planq_succeed_unit(s steps, p_unit json, p_pool text, p_worker uuid) RETURNS SETOF steps LANGUAGE plpgsql AS $$
-DECLARE
     v_pending CONSTANT text[] := planq_step_pending();
-    v_before steps := s;
-    v_next steps;
-    u record;
+    v_items planq_outcome[];
+    v_jobs planq_locked[];
+    v_done planq_succeeded[];
+    v_more planq_succeeded[];
+    v_waiters int;
+    v_awaited int;
+    v_has_more boolean;
+    v_is_kept boolean;
+    v_are_pure boolean;
+    v_unlocked planq_unlocked[];
+    v_closed planq_closed[];
+    u planq_unlocked;
+    c planq_closed;
 BEGIN
-    FOR u IN SELECT * FROM json_to_recordset(p_unit) AS u (index int, output text, artifact text, seconds float8) LOOP
-        EXIT WHEN v_before.dependents <> ARRAY[u.index];
-        UPDATE steps SET
-            status = 'succeeded', pending = 0, attempt = 1, worker_id = p_worker, output = u.output::json,
-            started_at = v_before.finished_at,
-            finished_at = least(planq_clock(), v_before.finished_at + make_interval(secs => u.seconds))
-        WHERE job_id = s.job_id AND round = s.round AND index = u.index AND status = ANY (v_pending) AND pending = 1
-          AND attempt = 0 AND pool = p_pool
-        RETURNING * INTO v_next;
-        EXIT WHEN NOT FOUND;
-        IF u.artifact IS NOT NULL THEN
-            PERFORM planq_keep_outcome(s.tenant_id, s.job_id, u.index, v_next.tool_name, v_next.output, NULL, u.artifact::json);
+    SELECT array_agg(i), bool_or(i.unit IS NOT NULL) INTO v_items, v_has_more FROM json_populate_recordset(NULL::planq_outcome, p_items) i;
+    SELECT array_agg(ROW(l.id, l.round, l.stage_attempt, l.room, l.held_steps, l.is_free)::planq_locked) INTO v_jobs FROM (
+        SELECT id, status, round, stage_attempt, places - out_steps AS room, held_steps,
+            paused_at IS NULL AND run_at <= planq_now() AND p_worker IS NOT NULL AS is_free
+        FROM jobs WHERE id = ANY (ARRAY(SELECT i.job FROM unnest(v_items) i)) ORDER BY id FOR NO KEY UPDATE
+    ) l WHERE l.status = 'executing';
+    -- A step that runs, or waits for a timer or for its child jobs. `unit_seconds` of the time up to now belong to its unit.
+    WITH done AS (
+        UPDATE steps s SET
+            status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
+            output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, in_doubt = false,
+            finished_at = greatest(s.started_at, planq_clock() - make_interval(secs => coalesce(i.unit_seconds, 0))),
+            wake_at = NULL, wakes = 0, deadline = NULL
+        FROM (
+            SELECT i.n, i.job, i.round, i.index, i.attempt, i.output, i.hash, i.bytes, i.excerpts, i.artifact, i.unit_seconds, i.cached,
+                j.stage_attempt, j.room, j.held, CASE WHEN j.is_free THEN coalesce(i.take_steps, 0) ELSE 0 END AS takes,
+                j.is_free AND coalesce(i.take_stage, false) AS takes_stage,
+                CASE WHEN j.room IS NOT NULL THEN (
+                    SELECT o.status = ANY (v_running) FROM steps o WHERE o.job_id = i.job AND o.index = i.index
+                ) ELSE false END AS was_out
+            FROM unnest(v_items) i JOIN unnest(v_jobs) j ON j.job = i.job AND j.round = i.round
+            WHERE i.n BETWEEN 0 AND 9999
+            OFFSET 0
+        ) i
+        WHERE s.job_id = i.job AND s.index = i.index
+          AND s.round = i.round AND s.attempt = i.attempt AND (s.status = ANY (v_running)
+              OR (s.status = ANY (v_waiting) AND s.question_id IS NULL AND (s.waits_for IS NULL OR s.joined)))
+        RETURNING i.n, s.job_id, s.round, s.index, s.attempt, s.tenant_id, s.tool_name, s.dependents, s.finished_at, s.effect, s.children,
+            i.was_out, s.payload_hash, i.output, i.artifact, i.takes, i.takes_stage, i.cached, i.stage_attempt, i.room, i.held
+    ), told AS (
+        INSERT INTO events (tenant_id, job_id, kind, data)
+        SELECT tenant_id, job_id, 'step_succeeded', planq_success_told(round, index, attempt) FROM done ORDER BY job_id, index
+    )
+    SELECT array_agg(ROW(n, job_id, round, index, 0, tenant_id, tool_name, dependents, finished_at,
+            CASE WHEN artifact IS NOT NULL THEN output END, payload_hash, artifact, was_out,
+            takes, takes_stage, cached, stage_attempt, room, held)::planq_succeeded),
+        sum(cardinality(dependents)) + count(*) FILTER (WHERE held > 0),
+        bool_or(artifact IS NOT NULL OR payload_hash IS NOT NULL), bool_and(effect = 'pure' AND children IS NULL)
+    INTO v_done, v_waiters, v_is_kept, v_are_pure FROM done;
+    IF v_done IS NULL THEN
+        RETURN;
+    END IF;
+    -- The rest of the units: an item's `unit` lists {index, output, artifact, seconds} of the steps that ran after its own, each the
+    -- only one that waits for the one before, and waits for nothing else. Each is claimed and succeeds in one write, as its first
+    -- attempt, up to the first one that cannot be claimed: it was skipped, say, or its job is not free.
+    IF v_has_more THEN
+        WITH asked AS (
+            SELECT d.n, d.job, d.round, u.index, u.place::int AS place, u.output, u.artifact, d.finished_at, u.seconds,
+                sum(u.seconds) OVER w AS passed,
+                s.index IS NOT NULL AND lag(s.dependents, 1, d.dependents) OVER w = ARRAY[u.index] AS fits
+            FROM unnest(v_done) d
+            JOIN unnest(v_items) i ON i.n = d.n
+            JOIN unnest(v_jobs) j ON j.job = d.job AND j.is_free
+            CROSS JOIN LATERAL ROWS FROM (json_to_recordset(i.unit) AS (index int, output text, artifact text, seconds float8))
+                WITH ORDINALITY AS u (index, output, artifact, seconds, place)
+            LEFT JOIN LATERAL (
+                SELECT o.index, o.dependents FROM steps o
+                WHERE o.job_id = d.job AND o.index = u.index AND o.round = d.round AND o.status = ANY (v_pending) AND o.pending = 1
+                  AND o.attempt = 0 AND o.pool = p_pool OFFSET 0
+            ) s ON true
+            WINDOW w AS (PARTITION BY d.n ORDER BY u.place)
+        ), chosen AS (
+            SELECT a.*, bool_and(a.fits) OVER (PARTITION BY a.n ORDER BY a.place) AS is_done FROM asked a
+        ), done AS (
+            UPDATE steps s SET
+                status = 'succeeded', pending = 0, attempt = 1, worker_id = p_worker, output = c.output::json,
+                started_at = least(planq_clock(), c.finished_at + make_interval(secs => c.passed - c.seconds)),
+                finished_at = least(planq_clock(), c.finished_at + make_interval(secs => c.passed))
+            FROM chosen c
+            WHERE c.is_done AND c.n BETWEEN 0 AND 9999 AND s.job_id = c.job AND s.index = c.index
+            RETURNING c.n, s.job_id, s.round, s.index, c.place, s.tenant_id, s.tool_name, s.dependents, s.effect, s.finished_at, c.output,
+                c.artifact
+        ), told AS (
+            INSERT INTO events (tenant_id, job_id, kind, data)
+            SELECT d.tenant_id, d.job_id, k.kind, CASE k.kind WHEN 'step_started'
+                THEN planq_start_told(d.round, d.index, 1, d.tool_name, p_worker) ELSE planq_success_told(d.round, d.index, 1) END
+            FROM done d CROSS JOIN (VALUES ('step_started'), ('step_succeeded')) k (kind) ORDER BY d.job_id, d.n, d.place, k.kind
+        )
+        SELECT array_agg(ROW(n, job_id, round, index, place, tenant_id, tool_name, dependents, finished_at,
+                CASE WHEN artifact IS NOT NULL THEN output END, NULL, artifact, false,
+                0, false, NULL, NULL, NULL, NULL)::planq_succeeded),
+            sum(cardinality(dependents)) - count(*), bool_or(artifact IS NOT NULL) OR v_is_kept, bool_and(effect = 'pure') AND v_are_pure
+        INTO v_more, v_awaited, v_is_kept, v_are_pure FROM done;
+        IF v_more IS NOT NULL THEN
+            v_done := v_done || v_more;
+            v_waiters := v_waiters + v_awaited;
         END IF;
-        RETURN NEXT v_next;
-        v_before := v_next;
+    END IF;
+    IF v_is_kept THEN
+        PERFORM planq_keep_outcome(d.tenant, d.job, d.index, d.tool_name, d.output::json, d.hash, d.artifact::json)
+        FROM unnest(v_done) d WHERE d.artifact IS NOT NULL OR d.hash IS NOT NULL ORDER BY d.job, d.index;
+    END IF;
+    IF v_waiters > 0 THEN
+        v_unlocked := ARRAY(SELECT f FROM planq_unlock_steps(
+            ARRAY(SELECT ROW(d.n, d.job, d.round, w.index, 1)::planq_step_ref
+                  FROM unnest(v_done) d CROSS JOIN LATERAL unnest(d.dependents) WITH ORDINALITY AS w (index, place)
+                  WHERE NOT EXISTS (SELECT FROM unnest(v_more) m WHERE m.job = d.job AND m.index = w.index)
+                  ORDER BY d.n, w.place),
+            ARRAY(SELECT ROW(d.n, d.job, d.takes, d.room + o.freed, d.held)::planq_room
+                  FROM unnest(v_done) d
+                  JOIN (SELECT e.job, (count(*) FILTER (WHERE e.was_out))::int AS freed FROM unnest(v_done) e GROUP BY e.job) o
+                      ON o.job = d.job
+                  WHERE d.place = 0),
+            p_pool, p_worker) f);
+    END IF;
+    v_closed := ARRAY(SELECT f FROM planq_close_steps(ARRAY(
+        SELECT ROW(max(d.n), d.job, count(*), 0, coalesce(w.out, 0) - count(*) FILTER (WHERE d.was_out), coalesce(w.held, 0),
+            (array_agg(d.takes_stage ORDER BY d.place, d.n DESC))[1], (array_agg(d.cached ORDER BY d.place, d.n DESC))[1])::planq_closing
+        FROM unnest(v_done) d
+        LEFT JOIN (
+            SELECT o.job, (count(*) FILTER (WHERE o.held <= 0))::int AS out, sum(o.held)::int AS held FROM unnest(v_unlocked) o GROUP BY o.job
+        ) w ON w.job = d.job
+        GROUP BY d.job, w.out, w.held ORDER BY d.job
+    ), p_worker, p_seconds) f);
+    RETURN QUERY SELECT d.n, json_build_object(
+        'applied', true, 'status', 'succeeded', 'job_status', coalesce(c.status, 'executing'), 'steps', d.steps,
+        'stage_attempt', coalesce(c.attempt, d.stage_attempt),
+        'ready', coalesce(w.ready, '[]'), 'taken', coalesce(w.taken, '[]'), 'stage', c.claim)
+    FROM (SELECT o.n, max(o.stage_attempt) AS stage_attempt, count(*) AS steps FROM unnest(v_done) o GROUP BY o.n) d
+    LEFT JOIN unnest(v_closed) c ON c.n = d.n
+    LEFT JOIN (
+        SELECT o.n, json_agg(o.claim) FILTER (WHERE o.claim IS NOT NULL) AS taken,
+            json_agg(json_build_object('index', o.index, 'pool', o.pool, 'tool_name', o.tool_name))
+                FILTER (WHERE o.claim IS NULL AND o.held <= 0) AS ready
+        FROM unnest(v_unlocked) o GROUP BY o.n
+    ) w ON w.n = d.n;
+    FOREACH u IN ARRAY coalesce(v_unlocked, '{}') LOOP
+        v_are_pure := v_are_pure AND coalesce(u.effect = 'pure', true);
     END LOOP;
+    FOREACH c IN ARRAY v_closed LOOP
+        v_are_pure := v_are_pure AND c.status IN ('executing', 'planning', 'responding');
+    END LOOP;
+    IF v_are_pure AND p_worker IS NOT NULL THEN
+        PERFORM planq_flush_later();
+    END IF;
 END $$;
 
 -- StepFailed, many times. Items are `planq_outcome`s with an `error`; `anew` says that the step's child jobs have failed
@@ -176,55 +217,52 @@ END $$;
 -- an earlier step has failed for good; child jobs of a step that has ended end with it. Returns {applied, status, job_status,
 -- ready: [{index, pool, tool_name}]}.
 CREATE FUNCTION planq_finish_step(i planq_outcome) RETURNS json LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
 DECLARE
     j jobs%ROWTYPE;
-    s steps;
-    f planq_unlocked;
     w record;
+    v_children uuid[];
+    v_result json;
     v_status text;
     v_was_out int := 0;
-    v_dependents int[];
-    v_ended int[];
+    v_dependents planq_step_ref[];
     v_skipped int[];
     v_more int := 0;
+    v_unlocked planq_unlocked[];
 BEGIN
-    IF EXISTS (SELECT FROM steps WHERE job_id = i.job AND round = i.round AND index = i.index AND children IS NOT NULL) THEN
+    i.n := 0;
+    SELECT s.children INTO v_children FROM steps s WHERE s.job_id = i.job AND s.round = i.round AND s.index = i.index;
+    IF v_children IS NOT NULL THEN
         PERFORM planq_lock_lineages(ARRAY[i.job]);
+    END IF;
+    IF i.error IS NULL THEN
+        SELECT r.result INTO v_result FROM planq_succeed_steps(json_build_array(i), NULL, NULL, NULL) r;
+        IF v_result IS NOT NULL AND v_children IS NOT NULL THEN
+            PERFORM planq_drop_children(v_children);
+        END IF;
+        RETURN coalesce(v_result, json_build_object('applied', false));
     END IF;
     SELECT * INTO j FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status <> 'executing' OR j.round <> i.round THEN
         RETURN json_build_object('applied', false);
     END IF;
     IF j.places IS NOT NULL THEN
-        SELECT count(*) INTO v_was_out FROM steps
-        WHERE job_id = i.job AND index = i.index
-          AND (status = ANY (planq_step_running()) OR (i.unoffered AND status = ANY (planq_step_ready())));
+        SELECT count(*) INTO v_was_out FROM steps s
+        WHERE s.job_id = i.job AND s.index = i.index
+          AND (s.status = ANY (planq_step_running()) OR (i.unoffered AND s.status = ANY (planq_step_ready())));
     END IF;
-    IF i.error IS NULL THEN
-        s := planq_succeed_step(i);
-        v_dependents := s.dependents;
-        IF s.job_id IS NOT NULL THEN
-            v_status := 'succeeded';
-            IF s.children IS NOT NULL THEN
-                PERFORM planq_drop_children(s.children);
-            END IF;
-            PERFORM planq_append_events(ARRAY[planq_step_succeeded(s)]);
-        END IF;
-    ELSIF i.retry_in IS NOT NULL AND coalesce(i.index < j.halt_index, true) THEN
-        v_status := CASE WHEN planq_retry_step(i) THEN 'ready' END;
-    ELSE
-        v_status := CASE WHEN planq_fail_step(i) THEN 'failed' END;
-    END IF;
-    IF v_status IS NULL THEN
+    IF i.retry_in IS NOT NULL AND coalesce(i.index < j.halt_index, true) THEN
+        RETURN CASE WHEN planq_retry_step(i)
+            THEN json_build_object('applied', true, 'status', 'ready', 'job_status', j.status, 'ready', '[]'::json)
+            ELSE json_build_object('applied', false) END;
+    ELSIF NOT planq_fail_step(i) THEN
         RETURN json_build_object('applied', false);
-    ELSIF v_status = 'ready' THEN
-        RETURN json_build_object('applied', true, 'status', v_status, 'job_status', j.status, 'ready', '[]'::json);
-    ELSIF v_status = 'failed' AND j.on_failure IN ('continue', 'record') THEN
+    ELSIF j.on_failure IN ('continue', 'record') THEN
         v_skipped := planq_skip_needing(i.job, i.round, i.index);
         v_more := cardinality(v_skipped);
         -- What waited only for its turn. What was skipped before, and needs the output of this one, too, was taken off then.
-        SELECT array_agg(d.index ORDER BY d.path DESC, d.index), array_agg(d.ended ORDER BY d.path DESC, d.index)
-        INTO v_dependents, v_ended FROM (
+        SELECT array_agg(ROW(0, i.job, i.round, d.index, d.ended)::planq_step_ref ORDER BY d.path DESC, d.index) INTO v_dependents
+        FROM (
             SELECT b.index, b.path, count(*)::int AS ended FROM unnest(i.index || v_skipped) AS x (index)
             CROSS JOIN LATERAL (SELECT a.dependents FROM steps a WHERE a.job_id = i.job AND a.index = x.index OFFSET 0) e
             CROSS JOIN LATERAL unnest(e.dependents) AS u (index)
@@ -234,14 +272,21 @@ BEGIN
             ) b
             GROUP BY b.index, b.path
         ) d;
-    ELSIF v_status = 'failed' THEN
+    ELSE
         v_more := planq_skip_after(i.job, i.round, i.index);
         UPDATE jobs SET halt_index = least(halt_index, i.index) WHERE id = i.job;
     END IF;
     SELECT places - out_steps + v_was_out AS room, held_steps INTO w FROM jobs WHERE id = i.job;
-    f := planq_unlock_steps(i.job, i.round, v_dependents, v_ended, w.room, w.held_steps, NULL);
-    RETURN json_build_object('applied', true, 'status', v_status, 'stage_attempt', j.stage_attempt, 'ready', array_to_json(f.ready),
-        'job_status', planq_close_steps(i.job, 1 + v_more, (v_status = 'failed')::int, f.out_steps - v_was_out, f.held_steps));
+    v_unlocked := ARRAY(SELECT u FROM planq_unlock_steps(
+        v_dependents, ARRAY[ROW(0, i.job, 0, w.room, w.held_steps)::planq_room], NULL, NULL) u);
+    RETURN (
+        SELECT json_build_object('applied', true, 'status', 'failed', 'stage_attempt', j.stage_attempt, 'job_status', c.status,
+            'ready', (SELECT coalesce(json_agg(json_build_object('index', u.index, 'pool', u.pool, 'tool_name', u.tool_name)), '[]')
+                      FROM unnest(v_unlocked) u WHERE u.held <= 0))
+        FROM planq_close_steps(ARRAY(
+            SELECT ROW(0, i.job, 1 + v_more, 1, (count(*) FILTER (WHERE u.held <= 0))::int - v_was_out,
+                       coalesce(sum(u.held), 0)::int, false, NULL)::planq_closing
+            FROM unnest(v_unlocked) u), NULL, NULL) c);
 END $$;
 
 -- A step fails for good: it runs, or is `unoffered`. Says whether the attempt was still on. The caller holds the job's row, for

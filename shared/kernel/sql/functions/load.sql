@@ -35,27 +35,33 @@ $$;
 -- the job's row and counts them. Returns them.
 CREATE FUNCTION planq_let_follow(
     p_job uuid, p_most int, p_grace interval, p_pool text, p_takes int, p_worker uuid
-) RETURNS SETOF steps
-LANGUAGE plpgsql AS $$
+) RETURNS SETOF planq_unlocked LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
-    v_takes int := p_takes;
-    d record;
-    s steps;
+    v_ready CONSTANT text[] := planq_step_ready();
+    v_held planq_step_ref[];
+    v_takes planq_step_ref[];
+    v_taken planq_taken[];
 BEGIN
-    FOR d IN SELECT round, index, pool FROM steps WHERE job_id = p_job AND status = ANY (planq_step_ready()) AND wake_at IS NULL
-             ORDER BY path DESC, index LIMIT p_most LOOP
-        s := NULL;
-        IF v_takes > 0 AND d.pool = p_pool THEN
-            s := planq_take_step(p_job, d.round, d.index, p_worker, 0, false);
-        END IF;
-        IF s.job_id IS NOT NULL THEN
-            v_takes := v_takes - 1;
-        ELSE
-            UPDATE steps SET wakes = 0, wake_at = greatest(run_at, planq_now() + p_grace)
-            WHERE job_id = p_job AND index = d.index RETURNING * INTO s;
-        END IF;
-        RETURN NEXT s;
-    END LOOP;
+    SELECT array_agg(ROW(0, p_job, h.round, h.index, 0)::planq_step_ref ORDER BY h.place),
+        array_agg(ROW(0, p_job, h.round, h.index, 0)::planq_step_ref ORDER BY h.place) FILTER (WHERE h.is_taken)
+    INTO v_held, v_takes FROM (
+        SELECT s.*, s.pool = p_pool AND s.run_at <= planq_now()
+            AND count(*) FILTER (WHERE s.pool = p_pool AND s.run_at <= planq_now()) OVER (ORDER BY s.place) <= p_takes AS is_taken
+        FROM (
+            SELECT round, index, pool, run_at, row_number() OVER (ORDER BY path DESC, index) AS place FROM steps
+            WHERE job_id = p_job AND status = ANY (v_ready) AND wake_at IS NULL ORDER BY path DESC, index LIMIT p_most
+        ) s
+    ) h;
+    IF v_takes IS NOT NULL THEN
+        v_taken := ARRAY(SELECT t FROM planq_take_steps(v_takes, false, p_worker) t);
+    END IF;
+    UPDATE steps SET wakes = 0, wake_at = greatest(run_at, planq_now() + p_grace)
+    WHERE job_id = p_job AND status = ANY (v_ready) AND index = ANY (ARRAY(SELECT h.index FROM unnest(v_held) h));
+    RETURN QUERY SELECT NULL::int, p_job, h.index, s.pool::text, s.tool_name, t.effect, t.claim, 0
+    FROM unnest(v_held) WITH ORDINALITY AS h (n, job, round, index, awaited, place)
+    CROSS JOIN LATERAL (SELECT o.pool, o.tool_name FROM steps o WHERE o.job_id = p_job AND o.index = h.index OFFSET 0) s
+    LEFT JOIN unnest(v_taken) t ON t.index = h.index ORDER BY h.place;
 END $$;
 
 -- Gives a job whose steps have been opened its window, and holds those of its ready steps that are beyond, none of which

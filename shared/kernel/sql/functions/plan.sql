@@ -22,164 +22,164 @@
 -- `stop_reason`, where there are any, are what the job ends with after these steps. A guide is a plan without steps; where
 -- it could not be written, `errors` says why. `ignored` are the places of what means nothing in a model's plan.
 -- `ready` counts the open steps that wait for nothing, each of which says its `place` among them; what is beyond the
--- window is held. `first_index` is that of the plan's first step.
+-- window is held.
 -- Returns rows (n, result) of those that applied, `result` as planq_take does but without `ready`: that are the steps that
--- wait for nothing, those within `places` where the job has a window.
+-- wait for nothing, those within `places` where the job has a window. The caller records the calls of the others.
 -- Where an outcome to take over is gone, {applied: false, gone: true}.
 CREATE FUNCTION planq_accept_plans(p_items json, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, result json) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
-    i record;
-    j record;
-    s steps;
     v_planning CONSTANT text := 'planning';
-    v_running CONSTANT text[] := planq_step_running();
-    v_steps json;
-    v_places int;
-    v_ends boolean;
-    v_end planq_event;
-    v_stage planq_stage;
-    v_taken json[];
-    v_events planq_event[];
+    v_accepted planq_accepted[];
+    v_calls planq_called[];
+    v_is_rare boolean;
+    v_taken planq_taken[];
+    v_stages planq_taken_stage[];
+    v_ends planq_closed[];
 BEGIN
-    FOR i IN SELECT * FROM json_to_recordset(p_items) AS a (
-        n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
-        seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint,
-        spent_read bigint, spent_write bigint, spent_usd numeric,
-        take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
-        answer text, output text, stop_reason text, incomplete text, errors text, ignored text, ready int,
-        cached planq_cached, first_index int, made json
-    ) LOOP
-        v_places := CASE WHEN i.open > planq_least_window()
-            THEN (SELECT planq_places(o.priority) FROM jobs o WHERE o.id = i.job) END;
-        v_steps := i.steps::json;
-        -- All has ended, and no stage follows: one step counts as open until what it all came to is stored.
-        v_ends := i.open = 0 AND i.after_steps = 'completed';
-        n := i.n;
-        IF i.reuses THEN
-            SELECT tenant_id INTO j FROM jobs WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL
-              AND stage_attempt = i.attempt FOR NO KEY UPDATE;
-            IF FOUND AND NOT planq_has_outcomes(j.tenant_id, v_steps) THEN
-                PERFORM planq_record_calls(i.job, i.calls::json);
-                result := '{"applied": false, "gone": true}';
-                RETURN NEXT;
-                CONTINUE;
-            END IF;
-        END IF;
-        UPDATE jobs SET
-            status = CASE WHEN i.open > 0 OR v_ends THEN 'executing' ELSE i.after_steps END,
+    WITH given AS (
+        SELECT i.*, i.open = 0 AND i.after_steps = 'completed' AS ends, i.open = 0 AND i.after_steps = 'planning' AS is_guide,
+            CASE WHEN i.open > planq_least_window()
+                THEN (SELECT planq_places(o.priority) FROM jobs o WHERE o.id = i.job) END AS places
+        FROM json_to_recordset(p_items) AS i (
+            n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
+            seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint,
+            spent_read bigint, spent_write bigint, spent_usd numeric,
+            take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
+            answer text, output text, stop_reason text, incomplete text, errors text, ignored text, ready int,
+            cached planq_cached, made json
+        ) WHERE i.n BETWEEN 0 AND 9999
+    ), accepted AS (
+        UPDATE jobs j SET
+            -- All has ended, and no stage follows: one step counts as open until what it all came to is stored.
+            status = CASE WHEN i.open > 0 OR i.ends THEN 'executing' ELSE i.after_steps END,
             after_steps = i.after_steps, on_failure = i.on_failure,
-            round = round + CASE WHEN i.open = 0 AND i.after_steps = v_planning THEN 1 ELSE 0 END,
-            stage_worker = NULL, open_steps = i.open + v_ends::int, failed_steps = 0, halt_index = NULL,
-            places = v_places,
-            out_steps = CASE WHEN v_places IS NOT NULL THEN least(i.ready, v_places) END,
-            held_steps = greatest(i.ready - v_places, 0),
-            deadline = CASE WHEN i.open > 0 OR v_ends THEN coalesce(
-                CASE WHEN i.after_steps = v_planning THEN rounds_deadline END,
-                coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
-            rounds_deadline = CASE WHEN i.open = 0 AND i.after_steps = v_planning THEN coalesce(
-                rounds_deadline, coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
-            answer = coalesce(i.answer, answer), output = coalesce(i.output::json, output),
-            stop_reason = coalesce(i.stop_reason, stop_reason), incomplete = i.incomplete::json,
-            wake_at = CASE WHEN i.open = 0 AND NOT v_ends THEN planq_now() + planq_wake_grace() END, wakes = 0,
-            model_calls = model_calls + coalesce(i.spent_calls, 0),
-            input_tokens = input_tokens + coalesce(i.spent_input, 0),
-            output_tokens = output_tokens + coalesce(i.spent_output, 0),
-            cache_read_tokens = cache_read_tokens + coalesce(i.spent_read, 0),
-            cache_write_tokens = cache_write_tokens + coalesce(i.spent_write, 0),
-            cost_usd = CASE WHEN i.spent_usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + i.spent_usd END
-        WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
-        RETURNING tenant_id, round - CASE status WHEN v_planning THEN 1 ELSE 0 END AS round, status, stage_attempt,
-            paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j;
-        IF NOT FOUND THEN
-            PERFORM planq_record_calls(i.job, i.calls::json);
-            CONTINUE;
-        END IF;
-        IF i.calls IS NOT NULL THEN
-            PERFORM planq_insert_calls(ARRAY[ROW(j.tenant_id, i.job, j.round, i.calls::json)::planq_called]);
-        END IF;
-        IF i.made IS NOT NULL THEN
-            PERFORM planq_add_made(j.tenant_id, i.job, i.made);
-        END IF;
+            round = j.round + i.is_guide::int,
+            stage_worker = NULL, open_steps = i.open + i.ends::int, failed_steps = 0, halt_index = NULL,
+            places = i.places,
+            out_steps = CASE WHEN i.places IS NOT NULL THEN least(i.ready, i.places) END,
+            held_steps = greatest(i.ready - i.places, 0),
+            deadline = CASE WHEN i.open > 0 OR i.ends THEN coalesce(
+                CASE WHEN i.after_steps = v_planning THEN j.rounds_deadline END,
+                coalesce(j.paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
+            rounds_deadline = CASE WHEN i.is_guide THEN coalesce(
+                j.rounds_deadline, coalesce(j.paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
+            answer = coalesce(i.answer, j.answer), output = coalesce(i.output::json, j.output),
+            stop_reason = coalesce(i.stop_reason, j.stop_reason), incomplete = i.incomplete::json,
+            wake_at = CASE WHEN i.open = 0 AND NOT i.ends THEN planq_now() + planq_wake_grace() END, wakes = 0,
+            model_calls = j.model_calls + coalesce(i.spent_calls, 0),
+            input_tokens = j.input_tokens + coalesce(i.spent_input, 0),
+            output_tokens = j.output_tokens + coalesce(i.spent_output, 0),
+            cache_read_tokens = j.cache_read_tokens + coalesce(i.spent_read, 0),
+            cache_write_tokens = j.cache_write_tokens + coalesce(i.spent_write, 0),
+            cost_usd = CASE WHEN i.spent_usd IS NULL THEN j.cost_usd ELSE coalesce(j.cost_usd, 0) + i.spent_usd END
+        FROM given i
+        WHERE j.id = i.job AND j.status = v_planning AND j.stage_worker IS NOT NULL AND j.stage_attempt = i.attempt
+          AND CASE WHEN i.reuses THEN planq_has_outcomes(j.tenant_id, i.steps::json) ELSE true END
+        RETURNING i.*, j.tenant_id, j.round - i.is_guide::int AS round, j.status, j.stage_attempt,
+            j.paused_at IS NULL AND j.run_at <= planq_now() AS is_free
+    ), planned AS (
         -- A caller's plan is there already.
-        PERFORM FROM plans WHERE job_id = i.job AND round = j.round AND source = i.source AND body::text = i.body;
-        IF NOT FOUND THEN
-            INSERT INTO plans (job_id, round, tenant_id, source, body, reply, errors)
-            VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json, i.reply::json, i.errors::json)
-            ON CONFLICT (job_id, round) DO UPDATE
-                SET source = excluded.source, body = excluded.body, reply = excluded.reply, errors = excluded.errors;
-        END IF;
-        PERFORM planq_insert_steps(i.job, j.round, j.tenant_id, v_steps, CASE WHEN j.is_free THEN p_worker END, v_places);
-        IF i.reuses THEN
-            PERFORM planq_take_over_outcomes(i.job, j.round, v_steps);
-        END IF;
-        IF i.copies THEN
-            PERFORM planq_copy_outputs(i.job, v_steps);
-        END IF;
-        v_events := v_events || ROW(j.tenant_id, i.job, CASE WHEN i.errors IS NULL THEN 'plan_accepted' ELSE 'guide_failed' END, json_strip_nulls(json_build_object(
-            'round', j.round, 'steps', json_array_length(v_steps), 'ignored', i.ignored::json,
-            'reused', CASE WHEN i.reuses THEN json_array_length(v_steps) - i.open ELSE 0 END)))::planq_event;
-        v_taken := '{}';
-        v_stage := NULL;
-        IF v_ends THEN
-            v_end := planq_end_with_steps(i.job, 0);
-            v_events := v_events || v_end;
-            j.status := planq_status_told(v_end);
-        ELSIF j.is_free AND i.take_steps THEN
-            FOR s IN SELECT * FROM steps WHERE job_id = i.job AND index >= i.first_index AND round = j.round
-                     AND status = ANY (v_running) ORDER BY index LOOP
-                v_taken := v_taken || planq_step_claim(s);
-                v_events := v_events || planq_step_started(s);
-            END LOOP;
-        ELSIF j.is_free AND i.take_stage AND i.open = 0 THEN
-            v_stage := planq_take_stage(i.job, ARRAY['planning', 'responding'], p_worker, p_seconds, i.cached);
-            v_events := v_events || v_stage.event;
-        END IF;
-        result := json_build_object(
-            'applied', true, 'job_status', j.status,
-            'stage_attempt', coalesce(v_stage.attempt, j.stage_attempt),
-            'taken', array_to_json(v_taken), 'stage', v_stage.claim, 'places', v_places);
-        RETURN NEXT;
-    END LOOP;
-    PERFORM planq_append_events(v_events);
+        INSERT INTO plans AS p (job_id, round, tenant_id, source, body, reply, errors)
+        SELECT job, round, tenant_id, source, body::json, reply::json, errors::json FROM accepted
+        ON CONFLICT (job_id, round) DO UPDATE
+            SET source = excluded.source, body = excluded.body, reply = excluded.reply, errors = excluded.errors
+            WHERE (p.source, p.body::text) IS DISTINCT FROM (excluded.source, excluded.body::text)
+    ), told AS (
+        INSERT INTO events (tenant_id, job_id, kind, data)
+        SELECT tenant_id, job, CASE WHEN errors IS NULL THEN 'plan_accepted' ELSE 'guide_failed' END,
+            json_strip_nulls(json_build_object(
+                'round', round, 'steps', json_array_length(steps::json), 'ignored', ignored::json,
+                'reused', CASE WHEN reuses THEN json_array_length(steps::json) - open ELSE 0 END))
+        FROM accepted ORDER BY job
+    )
+    SELECT array_agg(ROW(n, job, tenant_id, round, steps::json, status, stage_attempt, is_free, places,
+            ends, take_stage AND is_free AND open = 0, reuses, copies, made, cached)::planq_accepted),
+        array_agg(ROW(tenant_id, job, round, calls::json)::planq_called) FILTER (WHERE calls IS NOT NULL),
+        bool_or(made IS NOT NULL OR reuses OR copies OR open = 0)
+    INTO v_accepted, v_calls, v_is_rare FROM accepted;
+    IF v_calls IS NOT NULL THEN
+        PERFORM planq_insert_calls(v_calls);
+    END IF;
+    v_taken := ARRAY(SELECT t FROM planq_insert_steps(v_accepted, p_worker) t);
+    IF v_is_rare THEN
+        PERFORM planq_add_made(a.tenant, a.job, a.made) FROM unnest(v_accepted) a WHERE a.made IS NOT NULL ORDER BY a.job;
+        PERFORM planq_take_over_outcomes(a.job, a.round, a.steps) FROM unnest(v_accepted) a WHERE a.reuses ORDER BY a.job;
+        PERFORM planq_copy_outputs(a.job, a.steps) FROM unnest(v_accepted) a WHERE a.copies ORDER BY a.job;
+        v_ends := ARRAY(SELECT ROW(a.n, a.job, planq_end_with_steps(a.job, 0), NULL, NULL)::planq_closed
+                        FROM unnest(v_accepted) a WHERE a.ends ORDER BY a.job);
+        v_stages := ARRAY(SELECT s FROM planq_take_stages((
+            SELECT coalesce(json_agg(json_build_object('n', a.n, 'job', a.job, 'statuses', ARRAY['planning', 'responding'],
+                                                       'cached', a.cached) ORDER BY a.job), '[]')
+            FROM unnest(v_accepted) a WHERE a.takes_stage AND NOT a.ends), p_worker, p_seconds) s);
+    END IF;
+    RETURN QUERY SELECT a.n, json_build_object(
+        'applied', true, 'job_status', coalesce(e.status, a.status), 'stage_attempt', coalesce(s.attempt, a.attempt),
+        'taken', coalesce(t.claims, '[]'), 'stage', s.claim, 'places', a.places)
+    FROM unnest(v_accepted) a
+    LEFT JOIN (SELECT c.job, json_agg(c.claim ORDER BY c.index) AS claims FROM unnest(v_taken) c GROUP BY c.job) t ON t.job = a.job
+    LEFT JOIN unnest(v_stages) s ON s.n = a.n
+    LEFT JOIN unnest(v_ends) e ON e.n = a.n;
+    IF coalesce(cardinality(v_accepted), 0) < json_array_length(p_items) THEN
+        RETURN QUERY SELECT i.n, '{"applied": false, "gone": true}'::json
+        FROM json_to_recordset(p_items) AS i (n int, job uuid, attempt int, reuses boolean)
+        CROSS JOIN LATERAL (
+            SELECT FROM jobs WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt OFFSET 0
+        ) j
+        WHERE i.reuses;
+    END IF;
 END $$;
 
--- Stores the steps of a round. Those that are `taken` begin in `p_worker` (null: in none), as far as it can run them; those whose
--- `place` is beyond the `p_places` of a job with a window are held.
-CREATE FUNCTION planq_insert_steps(
-    p_job uuid, p_round int, p_tenant text, p_steps json, p_worker uuid, p_places int
-) RETURNS void LANGUAGE plpgsql AS $$
+-- Stores the steps of rounds. Those that are `taken` begin in `p_worker` (null: in none), as far as it can run them and their job
+-- is free; those whose `place` is beyond the `places` of a job with a window are held. Returns those that were taken.
+CREATE FUNCTION planq_insert_steps(p_plans planq_accepted[], p_worker uuid) RETURNS SETOF planq_taken LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     v_now CONSTANT timestamptz := planq_clock();
+    v_taken planq_step_ref[];
 BEGIN
-    INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, pool, effect, status, arguments, inputs,
-                       depends_on, dependents, pending, path, retry, timeout_seconds, recovery, wanted, verbatim, is_known,
-                       error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest,
-                       longest_seconds)
-    SELECT p_job, p_round, g.index, p_tenant, g.kind, g.tool_name, g.pool, g.effect,
-           CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
-                WHEN g.is_taken THEN 'running' ELSE 'ready' END,
-           g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.path, g.retry, g.timeout_seconds,
-           g.recovery, g.wanted::json, g.verbatim, g.known IS NOT NULL, g.error::json,
-           CASE WHEN g.known IS NOT NULL THEN v_now END,
-           CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL AND NOT g.is_held
-                THEN planq_now() + planq_wake_grace() END,
-           CASE WHEN g.is_taken THEN 1 ELSE 0 END,
-           CASE WHEN g.is_taken THEN p_worker END,
-           CASE WHEN g.is_taken THEN v_now END,
-           CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END, g.digest,
-           g.longest_seconds
-    FROM (
-        SELECT r.*, coalesce(r.place > p_places, false) AS is_held,
-            r.taken AND p_worker IS NOT NULL AND coalesce(r.place <= p_places, true)
-                AND planq_can_run(p_worker, r.pool, r.tool_name, r.digest) AS is_taken
-        FROM json_to_recordset(p_steps) AS r (
-            index int, place int, kind text, tool_name text, pool text, effect text, arguments text, inputs int[],
-            depends_on int[], dependents int[], pending int, path int, retry json, timeout_seconds float8,
-            recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text,
-            longest_seconds float8
-        )
-    ) g;
+    WITH stored AS (
+        INSERT INTO steps AS s (
+            job_id, round, index, tenant_id, kind, tool_name, pool, effect, status, arguments, inputs,
+            depends_on, dependents, pending, path, retry, timeout_seconds, recovery, wanted, verbatim, is_known,
+            error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest, longest_seconds)
+        SELECT g.job, g.round, g.index, g.tenant, g.kind, g.tool_name, g.pool, g.effect,
+               CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
+                    WHEN g.is_taken THEN 'running' ELSE 'ready' END,
+               g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.path, g.retry, g.timeout_seconds,
+               g.recovery, g.wanted::json, g.verbatim, g.known IS NOT NULL, g.error::json,
+               CASE WHEN g.known IS NOT NULL THEN v_now END,
+               CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL AND NOT g.is_held
+                    THEN planq_now() + planq_wake_grace() END,
+               g.is_taken::int,
+               CASE WHEN g.is_taken THEN p_worker END,
+               CASE WHEN g.is_taken THEN v_now END,
+               CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END, g.digest,
+               g.longest_seconds
+        FROM (
+            SELECT a.job, a.round, a.tenant, r.*, coalesce(r.place > a.places, false) AS is_held,
+                r.taken AND a.is_free AND p_worker IS NOT NULL AND coalesce(r.place <= a.places, true)
+                    AND planq_can_run(p_worker, r.pool, r.tool_name, r.digest) AS is_taken
+            FROM unnest(p_plans) a CROSS JOIN LATERAL json_to_recordset(a.steps) AS r (
+                index int, place int, kind text, tool_name text, pool text, effect text, arguments text, inputs int[],
+                depends_on int[], dependents int[], pending int, path int, retry json, timeout_seconds float8,
+                recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text,
+                longest_seconds float8
+            )
+            OFFSET 0
+        ) g
+        RETURNING s.job_id, s.tenant_id, s.round, s.index, s.attempt, s.tool_name
+    ), told AS (
+        INSERT INTO events (tenant_id, job_id, kind, data)
+        SELECT tenant_id, job_id, 'step_started', planq_start_told(round, index, attempt, tool_name, p_worker)
+        FROM stored WHERE attempt > 0 ORDER BY job_id, index
+    )
+    SELECT array_agg(ROW(NULL, job_id, round, index, 0)::planq_step_ref ORDER BY job_id, index) FILTER (WHERE attempt > 0)
+    INTO v_taken FROM stored;
+    IF v_taken IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM planq_step_claims(v_taken);
+    END IF;
 END $$;
 
 -- Whether the outcomes that a fork's steps take over are all there; the caller holds the fork's row. Until the commit no
@@ -298,7 +298,9 @@ BEGIN
         PERFORM planq_add_made(j.tenant_id, i.job, i.made);
     END IF;
     INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (i.job, j.round, j.tenant_id, 'chained', NULL);
-    PERFORM planq_insert_steps(i.job, j.round, j.tenant_id, json_build_array(i.step), NULL, NULL);
+    PERFORM planq_insert_steps(ARRAY[ROW(
+        NULL, i.job, j.tenant_id, j.round, json_build_array(i.step), NULL, NULL, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    )::planq_accepted], NULL);
     SELECT * INTO s FROM steps WHERE job_id = i.job AND round = j.round;
     PERFORM planq_append_event(j.tenant_id, i.job, 'plan_accepted',
         json_build_object('round', j.round, 'steps', 1, 'reused', 0, 'source', 'chained'));

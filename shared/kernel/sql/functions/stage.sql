@@ -22,13 +22,13 @@ DECLARE
     v_calls planq_called[];
     v_has_more boolean;
 BEGIN
-    WITH given AS MATERIALIZED (
+    WITH given AS (
         SELECT * FROM json_to_recordset(p_items) AS i (
             n int, job uuid, attempt int, status text, answer text, error text, calls text, spent_calls int,
             spent_input bigint, spent_output bigint, spent_read bigint, spent_write bigint, spent_usd numeric, output text,
             chained text, messages json, made json,
             stop_reason text, has_rounds boolean
-        )
+        ) WHERE n BETWEEN 0 AND 9999
     ), ended AS (
         UPDATE jobs j SET
             status = i.status, answer = i.answer, stage_worker = NULL, deadline = NULL,
@@ -46,8 +46,7 @@ BEGIN
             cache_write_tokens = j.cache_write_tokens + coalesce(i.spent_write, 0),
             cost_usd = CASE WHEN i.spent_usd IS NULL THEN j.cost_usd ELSE coalesce(j.cost_usd, 0) + i.spent_usd END
         FROM given i
-        WHERE j.id = i.job AND j.id = ANY (ARRAY(SELECT job FROM given))
-          AND j.status = ANY (v_stages) AND j.stage_worker IS NOT NULL AND j.stage_attempt = i.attempt
+        WHERE j.id = i.job AND j.status = ANY (v_stages) AND j.stage_worker IS NOT NULL AND j.stage_attempt = i.attempt
         RETURNING i.n, j.id, j.tenant_id, j.round, j.status, j.error, i.calls, i.messages, i.made
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)

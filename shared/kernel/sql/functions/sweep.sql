@@ -151,7 +151,7 @@ BEGIN
         PERFORM planq_drop_children(v_children);
     END IF;
     PERFORM planq_append_event(j.tenant_id, p_job, 'plan_expired', p_error);
-    RETURN planq_close_steps(p_job, v_closed, v_failed, 0, 0);
+    RETURN (SELECT c.status FROM planq_close_steps(ARRAY[ROW(0, p_job, v_closed, v_failed, 0, 0, false, NULL)::planq_closing], NULL, NULL) c);
 END $$;
 
 -- StepReleased: a worker that stops gives a running step back, so that another one continues at once; after an earlier
@@ -185,7 +185,8 @@ BEGIN
     IF s.status = 'skipped' THEN
         RETURN json_build_object('applied', true, 'status', s.status, 'ready', '[]'::json,
             'stage_attempt', j.stage_attempt,
-            'job_status', planq_close_steps(p_job, 1 + planq_skip_after(p_job, p_round, p_index), 0, -1, 0));
+            'job_status', (SELECT c.status FROM planq_close_steps(ARRAY[ROW(
+                0, p_job, 1 + planq_skip_after(p_job, p_round, p_index), 0, -1, 0, false, NULL)::planq_closing], NULL, NULL) c));
     END IF;
     RETURN json_build_object('applied', true, 'status', s.status, 'job_status', j.status,
         'ready', json_build_array(json_build_object('index', s.index, 'pool', s.pool, 'tool_name', s.tool_name)));

@@ -4,72 +4,77 @@
 -- planq_skip_after     after a failure nothing later begins
 -- planq_skip_needing   or what needs the failed step's output does not
 
--- Takes ended steps off what the `p_dependents` wait for, one each, or as many as `p_ended` says. What waits for nothing more is ready:
--- of that, in the order of `p_dependents`, the caller takes over what it `p_takes` (null for nothing), as far as its worker can; what
--- is beyond the `p_room` of a job with a window is held, and where there is room left some of the `p_held` follow.
--- The caller holds the job's row, counts what is out and held, and stores the events.
-CREATE FUNCTION planq_unlock_steps(
-    p_job uuid, p_round int, p_dependents int[], p_ended int[], p_room int, p_held int, p_takes planq_takes
-) RETURNS planq_unlocked LANGUAGE plpgsql AS $$
+-- Takes ended steps off what the `p_dependents` wait for, as many as are `awaited`. What waits for nothing more is ready:
+-- of that, in the order of `p_dependents`, the items take over what their `p_rooms` say, as far as `p_worker` can run it; what
+-- is beyond the room of a job with a window is held, and where there is room left some of the held ones follow.
+-- The caller holds the jobs' rows, and counts what is out and held.
+CREATE FUNCTION planq_unlock_steps(p_dependents planq_step_ref[], p_rooms planq_room[], p_pool text, p_worker uuid)
+RETURNS SETOF planq_unlocked LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     v_pending CONSTANT text[] := planq_step_pending();
-    v_room int := p_room;
-    v_takes int := coalesce(p_takes.steps, 0);
-    v_out int := 0;
-    v_held int := 0;
-    v_taken json[] := '{}';
-    v_events planq_event[] := '{}';
-    v_ready json[] := '{}';
-    v_is_pure boolean := true;
-    v_index int;
-    v_ended int;
-    d record;
-    s steps;
+    v_found planq_step_ref[];
+    v_free planq_unlocked[];
+    v_takes planq_step_ref[];
+    v_taken planq_taken[];
+    r record;
 BEGIN
-    FOR n IN 1 .. coalesce(cardinality(p_dependents), 0) LOOP
-        v_index := p_dependents[n];
-        v_ended := coalesce(p_ended[n], 1);
-        SELECT pending, pool, tool_name INTO d FROM steps
-        WHERE job_id = p_job AND round = p_round AND index = v_index AND status = ANY (v_pending);
-        CONTINUE WHEN NOT FOUND;
-        s := NULL;
-        IF d.pending > v_ended THEN
-            UPDATE steps SET pending = pending - v_ended WHERE job_id = p_job AND round = p_round AND index = v_index;
-            CONTINUE;
-        ELSIF v_takes > 0 AND d.pool = p_takes.pool AND coalesce(v_room > 0, true) THEN
-            s := planq_take_step(p_job, p_round, v_index, p_takes.worker, v_ended, false);
-        END IF;
-        IF s.job_id IS NOT NULL THEN
-            v_takes := v_takes - 1;
-            v_taken := v_taken || planq_step_claim(s);
-            v_is_pure := v_is_pure AND s.effect = 'pure';
-            v_events := v_events || planq_step_started(s);
-        ELSIF v_room <= 0 THEN
-            UPDATE steps SET pending = 0, status = 'ready' WHERE job_id = p_job AND round = p_round AND index = v_index;
-            v_held := v_held + 1;
-            CONTINUE;
-        ELSE
-            UPDATE steps SET pending = 0, status = 'ready', wake_at = planq_now() + planq_wake_grace()
-            WHERE job_id = p_job AND round = p_round AND index = v_index;
-            v_ready := v_ready || json_build_object('index', v_index, 'pool', d.pool, 'tool_name', d.tool_name);
-        END IF;
-        v_out := v_out + 1;
-        v_room := v_room - 1;
-    END LOOP;
-    IF p_held > 0 AND v_room > 0 THEN
-        FOR s IN SELECT * FROM planq_let_follow(p_job, v_room, planq_wake_grace(), p_takes.pool, v_takes, p_takes.worker) LOOP
-            IF s.status = ANY (planq_step_running()) THEN
-                v_taken := v_taken || planq_step_claim(s);
-                v_is_pure := v_is_pure AND s.effect = 'pure';
-                v_events := v_events || planq_step_started(s);
-            ELSE
-                v_ready := v_ready || json_build_object('index', s.index, 'pool', s.pool, 'tool_name', s.tool_name);
-            END IF;
-            v_out := v_out + 1;
-            v_held := v_held - 1;
-        END LOOP;
+    WITH found AS (
+        SELECT d.*, s.pending - d.awaited AS pending, s.pool, s.tool_name, r.takes, r.room, s.run_at <= planq_now() AS is_due
+        FROM (
+            SELECT max(t.n) AS n, t.job, t.round, t.index, sum(t.awaited)::int AS awaited, max(t.place) AS place
+            FROM unnest(p_dependents) WITH ORDINALITY AS t (n, job, round, index, awaited, place) GROUP BY t.job, t.round, t.index
+        ) d
+        JOIN unnest(p_rooms) r ON r.n = d.n
+        CROSS JOIN LATERAL (
+            SELECT o.pending, o.pool, o.tool_name, o.run_at FROM steps o
+            WHERE o.job_id = d.job AND o.index = d.index AND o.round = d.round AND o.status = ANY (v_pending) OFFSET 0
+        ) s
+    ), placed AS (
+        SELECT f.*, f.pending = 0 AND coalesce(count(*) FILTER (WHERE f.pending = 0) OVER w <= f.room, true) AS is_out,
+            f.pending = 0 AND f.pool = p_pool AND f.is_due AS is_mine
+        FROM found f WINDOW w AS (PARTITION BY f.job ORDER BY f.place)
+    ), chosen AS (
+        SELECT p.*, p.is_out AND p.is_mine
+            AND count(*) FILTER (WHERE p.is_out AND p.is_mine) OVER (PARTITION BY p.n ORDER BY p.place) <= p.takes AS is_taken
+        FROM placed p
+    )
+    SELECT array_agg(ROW(n, job, round, index, awaited)::planq_step_ref),
+        array_agg(ROW(n, job, index, pool, tool_name, NULL, NULL, (NOT is_out)::int)::planq_unlocked ORDER BY place)
+            FILTER (WHERE pending = 0),
+        array_agg(ROW(n, job, round, index, awaited)::planq_step_ref ORDER BY place) FILTER (WHERE is_taken)
+    INTO v_found, v_free, v_takes FROM chosen;
+    IF v_takes IS NOT NULL THEN
+        v_taken := ARRAY(SELECT t FROM planq_take_steps(v_takes, false, p_worker) t);
     END IF;
-    RETURN ROW(v_taken, v_events, v_ready, v_out, v_held, v_is_pure)::planq_unlocked;
+    IF coalesce(cardinality(v_found), 0) > coalesce(cardinality(v_taken), 0) THEN
+        UPDATE steps s SET pending = s.pending - f.awaited,
+            status = CASE WHEN s.pending = f.awaited THEN 'ready' ELSE s.status END,
+            wake_at = CASE WHEN s.pending = f.awaited AND u.held = 0 THEN planq_now() + planq_wake_grace() END
+        FROM unnest(v_found) f
+        LEFT JOIN unnest(v_free) u ON u.job = f.job AND u.index = f.index
+        WHERE f.n BETWEEN 0 AND 9999 AND s.job_id = f.job AND s.index = f.index
+          AND NOT EXISTS (SELECT FROM unnest(v_taken) t WHERE t.job = f.job AND t.index = f.index);
+    END IF;
+    RETURN QUERY SELECT u.n, u.job, u.index, u.pool, u.tool_name, t.effect, t.claim, u.held
+    FROM unnest(v_free) WITH ORDINALITY AS u (n, job, index, pool, tool_name, effect, claim, held, place)
+    LEFT JOIN unnest(v_taken) t ON t.job = u.job AND t.index = u.index ORDER BY u.place;
+    -- The last item of a job is given those that follow.
+    FOR r IN
+        SELECT max(o.n) AS n, o.job, max(o.room) - coalesce(max(f.out), 0) AS room,
+            sum(o.takes)::int - coalesce(max(f.taken), 0) AS takes
+        FROM unnest(p_rooms) o
+        LEFT JOIN (
+            SELECT u.job, (count(*) FILTER (WHERE u.held = 0))::int AS out, (count(t.index))::int AS taken
+            FROM unnest(v_free) u LEFT JOIN unnest(v_taken) t ON t.job = u.job AND t.index = u.index GROUP BY u.job
+        ) f ON f.job = o.job
+        WHERE o.held > 0 GROUP BY o.job
+    LOOP
+        IF r.room > 0 THEN
+            RETURN QUERY SELECT r.n, f.job, f.index, f.pool, f.tool_name, f.effect, f.claim, -1
+            FROM planq_let_follow(r.job, r.room, planq_wake_grace(), p_pool, r.takes, p_worker) f;
+        END IF;
+    END LOOP;
 END $$;
 
 -- SkipAfter: the sequence would have halted at `p_index`, so nothing later starts; neither does what waits for a step

@@ -9,11 +9,13 @@ FROM jobs j CROSS JOIN LATERAL planq_tree_used(coalesce(j.root_job_id, j.id)) u 
 -- name: steps_to_ask_about
 -- Steps of a round that have not begun and whose arguments are known by now, as their claims will be, without those of which a
 -- person was asked ahead.
-SELECT planq_step_claim(s) AS claim FROM steps s
-WHERE s.job_id = %(job_id)s AND s.tenant_id = %(tenant_id)s AND s.round = %(round)s AND s.status = ANY (planq_step_unstarted())
-  AND s.kind <> 'elicitation' AND NOT s.is_asked_ahead AND NOT s.joined
-  AND NOT EXISTS (SELECT FROM steps d WHERE d.job_id = s.job_id AND d.index = ANY (s.inputs) AND d.status <> 'succeeded')
-ORDER BY s.index LIMIT %(limit)s
+SELECT c.claim FROM planq_step_claims(ARRAY(
+    SELECT ROW(NULL, s.job_id, s.round, s.index, 0)::planq_step_ref FROM steps s
+    WHERE s.job_id = %(job_id)s AND s.tenant_id = %(tenant_id)s AND s.round = %(round)s AND s.status = ANY (planq_step_unstarted())
+      AND s.kind <> 'elicitation' AND NOT s.is_asked_ahead AND NOT s.joined
+      AND NOT EXISTS (SELECT FROM steps d WHERE d.job_id = s.job_id AND d.index = ANY (s.inputs) AND d.status <> 'succeeded')
+    ORDER BY s.index LIMIT %(limit)s
+)) c
 
 -- name: lock_questions
 -- Lets those who ask people for one tenant take turns until the transaction ends.
