@@ -60,18 +60,19 @@ CREATE TYPE planq_accepted AS (
 -- A job whose row is locked while steps of it end. Its window has `room` for more, null without one, while `held` steps wait.
 CREATE TYPE planq_locked AS (job uuid, round int, stage_attempt int, room int, held int, is_free boolean);
 
--- A step that has succeeded, as number `place` of its unit, and of its item and job what is needed after that.
+-- A step that has succeeded, as number `place` of its unit.
 CREATE TYPE planq_succeeded AS (
-    n int, job uuid, round int, index int, place int, tenant text, tool_name text, dependents int[],
-    finished_at timestamptz, output text, hash bytea, artifact text, was_out boolean,
-    takes int, takes_stage boolean, cached planq_cached, stage_attempt int, room int, held int
+    n int, job uuid, round int, index int, place int, dependents int[], finished_at timestamptz, was_out boolean
 );
 
 -- For whom steps are unlocked: the item `n` takes up to so many over, and the window of its job has `room` and `held` steps.
 CREATE TYPE planq_room AS (n int, job uuid, takes int, room int, held int);
 
--- A step that may begin, or is `held` (1; -1 where it was held before). One that was not claimed is to be published.
-CREATE TYPE planq_unlocked AS (n int, job uuid, index int, pool text, tool_name text, effect text, claim json, held int);
+-- A step for which `awaited` ones have ended: it `may_begin`, or waits for others. It is `held` (1), or was held before (-1). One that may
+-- begin, and was neither claimed nor held, is to be published.
+CREATE TYPE planq_unlocked AS (
+    n int, job uuid, index int, awaited int, may_begin boolean, pool text, tool_name text, effect text, claim json, held int
+);
 
 -- What is counted off a job: steps that have ended, of which some `failed`; how many more of the others are out and held. Whoever
 -- ends the round `takes_stage`, having the rounds `cached`.

@@ -95,6 +95,24 @@ def test_a_step_that_is_taken_is_claimed_as_by_a_claim(play: Any) -> None:  # no
     play(scenario)
 
 
+def test_the_first_step_of_a_fork_is_taken_with_the_outputs_that_it_references(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        source, moved = await accepted(rows, CHAIN)
+        (claim,) = moved.taken
+        assert isinstance(claim, StepClaim)
+        await rows.store.succeed_step(claim, {"value": "v"}, None)
+        stage = await rows.store.claim_stage(
+            await rows.submit(forked_from=source, plan={}, reuse={0: 0}), [JobStatus.QUEUED]
+        )
+        assert stage is not None
+        moved = await rows.store.accept_plan(stage, "caller", {"calls": CHAIN}, steps_of(CHAIN), [], take=IO)
+        (claim,) = moved.taken
+        assert isinstance(claim, StepClaim)
+        assert (claim.ref.index, claim.outputs) == (1, {0: {"value": "v"}})
+
+    play(scenario)
+
+
 def test_the_last_step_brings_respond_with_its_results(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         job_id, moved = await accepted(rows, CHAIN)

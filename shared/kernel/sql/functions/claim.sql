@@ -56,7 +56,7 @@ BEGIN
         RETURNING i.n, i.cached, j.id, j.tenant_id, j.status, j.stage_attempt
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
-        SELECT tenant_id, id, 'stage_started', planq_stage_told(status, stage_attempt) FROM taken ORDER BY id
+        SELECT tenant_id, id, 'stage_started', planq_stage_told(status, stage_attempt) FROM taken
     )
     SELECT array_agg(n), array_agg(id), array_agg(cached) INTO v_numbers, v_jobs, v_cached FROM taken;
     RETURN QUERY SELECT c.n, c.claim, c.attempt FROM planq_stage_claims(v_numbers, v_jobs, v_cached) c;
@@ -241,7 +241,7 @@ BEGIN
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
         SELECT tenant_id, job_id, 'step_started', planq_start_told(round, index, attempt, tool_name, p_worker)
-        FROM taken ORDER BY place
+        FROM taken
     )
     SELECT array_agg(ROW(n, job_id, round, index, 0)::planq_step_ref ORDER BY place) INTO v_taken FROM taken;
     RETURN QUERY SELECT * FROM planq_step_claims(v_taken);

@@ -34,7 +34,7 @@ BEGIN
         RETURNING c.n, c.takes_stage, c.cached, j.id, j.tenant_id, j.status, j.stage_attempt
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
-        SELECT tenant_id, id, 'stage_started', planq_stage_told(status, stage_attempt) FROM closed WHERE takes_stage ORDER BY id
+        SELECT tenant_id, id, 'stage_started', planq_stage_told(status, stage_attempt) FROM closed WHERE takes_stage
     )
     SELECT array_agg(ROW(n, id, status, NULL, NULL)::planq_closed) FILTER (WHERE NOT takes_stage),
         array_agg(n) FILTER (WHERE takes_stage), array_agg(id) FILTER (WHERE takes_stage),

@@ -21,12 +21,10 @@ DECLARE
     v_running CONSTANT text[] := planq_step_running();
     v_waiting CONSTANT text[] := planq_step_waiting();
     v_pending CONSTANT text[] := planq_step_pending();
-    v_items planq_outcome[];
     v_jobs planq_locked[];
     v_done planq_succeeded[];
     v_more planq_succeeded[];
     v_waiters int;
-    v_awaited int;
     v_has_more boolean;
     v_is_kept boolean;
     v_are_pure boolean;
@@ -35,11 +33,10 @@ DECLARE
     u planq_unlocked;
     c planq_closed;
 BEGIN
-    SELECT array_agg(i), bool_or(i.unit IS NOT NULL) INTO v_items, v_has_more FROM json_populate_recordset(NULL::planq_outcome, p_items) i;
     SELECT array_agg(ROW(l.id, l.round, l.stage_attempt, l.room, l.held_steps, l.is_free)::planq_locked) INTO v_jobs FROM (
         SELECT id, status, round, stage_attempt, places - out_steps AS room, held_steps,
             paused_at IS NULL AND run_at <= planq_now() AND p_worker IS NOT NULL AS is_free
-        FROM jobs WHERE id = ANY (ARRAY(SELECT i.job FROM unnest(v_items) i)) ORDER BY id FOR NO KEY UPDATE
+        FROM jobs WHERE id = ANY (ARRAY(SELECT i.job FROM json_to_recordset(p_items) AS i (job uuid))) ORDER BY id FOR NO KEY UPDATE
     ) l WHERE l.status = 'executing';
     -- A step that runs, or waits for a timer or for its child jobs. `unit_seconds` of the time up to now belong to its unit.
     WITH done AS (
@@ -49,31 +46,29 @@ BEGIN
             finished_at = greatest(s.started_at, planq_clock() - make_interval(secs => coalesce(i.unit_seconds, 0))),
             wake_at = NULL, wakes = 0, deadline = NULL
         FROM (
-            SELECT i.n, i.job, i.round, i.index, i.attempt, i.output, i.hash, i.bytes, i.excerpts, i.artifact, i.unit_seconds, i.cached,
-                j.stage_attempt, j.room, j.held, CASE WHEN j.is_free THEN coalesce(i.take_steps, 0) ELSE 0 END AS takes,
-                j.is_free AND coalesce(i.take_stage, false) AS takes_stage,
-                CASE WHEN j.room IS NOT NULL THEN (
-                    SELECT o.status = ANY (v_running) FROM steps o WHERE o.job_id = i.job AND o.index = i.index
-                ) ELSE false END AS was_out
-            FROM unnest(v_items) i JOIN unnest(v_jobs) j ON j.job = i.job AND j.round = i.round
+            SELECT i.*, CASE WHEN j.room IS NOT NULL THEN (
+                SELECT o.status = ANY (v_running) FROM steps o WHERE o.job_id = i.job AND o.index = i.index
+            ) ELSE false END AS was_out
+            FROM json_to_recordset(p_items) AS i (
+                n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text, artifact text,
+                unit json, unit_seconds float8
+            ) JOIN unnest(v_jobs) j ON j.job = i.job AND j.round = i.round
             WHERE i.n BETWEEN 0 AND 9999
             OFFSET 0
         ) i
         WHERE s.job_id = i.job AND s.index = i.index
           AND s.round = i.round AND s.attempt = i.attempt AND (s.status = ANY (v_running)
               OR (s.status = ANY (v_waiting) AND s.question_id IS NULL AND (s.waits_for IS NULL OR s.joined)))
-        RETURNING i.n, s.job_id, s.round, s.index, s.attempt, s.tenant_id, s.tool_name, s.dependents, s.finished_at, s.effect, s.children,
-            i.was_out, s.payload_hash, i.output, i.artifact, i.takes, i.takes_stage, i.cached, i.stage_attempt, i.room, i.held
+        RETURNING i.n, s.job_id, s.round, s.index, s.attempt, s.tenant_id, s.dependents, s.finished_at, i.was_out,
+            s.effect = 'pure' AND s.children IS NULL AS is_pure, i.unit IS NOT NULL AS has_more,
+            i.artifact IS NOT NULL OR i.hash IS NOT NULL AS is_kept
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
-        SELECT tenant_id, job_id, 'step_succeeded', planq_success_told(round, index, attempt) FROM done ORDER BY job_id, index
+        SELECT tenant_id, job_id, 'step_succeeded', planq_success_told(round, index, attempt) FROM done
     )
-    SELECT array_agg(ROW(n, job_id, round, index, 0, tenant_id, tool_name, dependents, finished_at,
-            CASE WHEN artifact IS NOT NULL THEN output END, payload_hash, artifact, was_out,
-            takes, takes_stage, cached, stage_attempt, room, held)::planq_succeeded),
-        sum(cardinality(dependents)) + count(*) FILTER (WHERE held > 0),
-        bool_or(artifact IS NOT NULL OR payload_hash IS NOT NULL), bool_and(effect = 'pure' AND children IS NULL)
-    INTO v_done, v_waiters, v_is_kept, v_are_pure FROM done;
+    SELECT array_agg(ROW(n, job_id, round, index, 0, dependents, finished_at, was_out)::planq_succeeded),
+        sum(cardinality(dependents)) + count(*) FILTER (WHERE was_out), bool_or(has_more), bool_or(is_kept), bool_and(is_pure)
+    INTO v_done, v_waiters, v_has_more, v_is_kept, v_are_pure FROM done;
     IF v_done IS NULL THEN
         RETURN;
     END IF;
@@ -86,7 +81,7 @@ BEGIN
                 sum(u.seconds) OVER w AS passed,
                 s.index IS NOT NULL AND lag(s.dependents, 1, d.dependents) OVER w = ARRAY[u.index] AS fits
             FROM unnest(v_done) d
-            JOIN unnest(v_items) i ON i.n = d.n
+            JOIN json_to_recordset(p_items) AS i (n int, unit json) ON i.n = d.n
             JOIN unnest(v_jobs) j ON j.job = d.job AND j.is_free
             CROSS JOIN LATERAL ROWS FROM (json_to_recordset(i.unit) AS (index int, output text, artifact text, seconds float8))
                 WITH ORDINALITY AS u (index, output, artifact, seconds, place)
@@ -105,27 +100,30 @@ BEGIN
                 finished_at = least(planq_clock(), c.finished_at + make_interval(secs => c.passed))
             FROM chosen c
             WHERE c.is_done AND c.n BETWEEN 0 AND 9999 AND s.job_id = c.job AND s.index = c.index
-            RETURNING c.n, s.job_id, s.round, s.index, c.place, s.tenant_id, s.tool_name, s.dependents, s.effect, s.finished_at, c.output,
-                c.artifact
+            RETURNING c.n, s.job_id, s.round, s.index, c.place, s.tenant_id, s.tool_name, s.dependents, s.effect, s.finished_at,
+                c.artifact IS NOT NULL AS is_kept
         ), told AS (
             INSERT INTO events (tenant_id, job_id, kind, data)
             SELECT d.tenant_id, d.job_id, k.kind, CASE k.kind WHEN 'step_started'
                 THEN planq_start_told(d.round, d.index, 1, d.tool_name, p_worker) ELSE planq_success_told(d.round, d.index, 1) END
             FROM done d CROSS JOIN (VALUES ('step_started'), ('step_succeeded')) k (kind) ORDER BY d.job_id, d.n, d.place, k.kind
         )
-        SELECT array_agg(ROW(n, job_id, round, index, place, tenant_id, tool_name, dependents, finished_at,
-                CASE WHEN artifact IS NOT NULL THEN output END, NULL, artifact, false,
-                0, false, NULL, NULL, NULL, NULL)::planq_succeeded),
-            sum(cardinality(dependents)) - count(*), bool_or(artifact IS NOT NULL) OR v_is_kept, bool_and(effect = 'pure') AND v_are_pure
-        INTO v_more, v_awaited, v_is_kept, v_are_pure FROM done;
-        IF v_more IS NOT NULL THEN
-            v_done := v_done || v_more;
-            v_waiters := v_waiters + v_awaited;
-        END IF;
+        SELECT array_agg(ROW(n, job_id, round, index, place, dependents, finished_at, false)::planq_succeeded),
+            v_waiters + coalesce(sum(cardinality(dependents)) - count(*), 0), v_is_kept OR coalesce(bool_or(is_kept), false),
+            v_are_pure AND coalesce(bool_and(effect = 'pure'), true)
+        INTO v_more, v_waiters, v_is_kept, v_are_pure FROM done;
+        v_done := v_done || v_more;
     END IF;
     IF v_is_kept THEN
-        PERFORM planq_keep_outcome(d.tenant, d.job, d.index, d.tool_name, d.output::json, d.hash, d.artifact::json)
-        FROM unnest(v_done) d WHERE d.artifact IS NOT NULL OR d.hash IS NOT NULL ORDER BY d.job, d.index;
+        PERFORM planq_keep_outcome(s.tenant_id, d.job, d.index, s.tool_name, s.output, s.payload_hash,
+            CASE WHEN d.place = 0 THEN i.artifact ELSE (
+                SELECT u.artifact FROM json_to_recordset(i.unit) AS u (index int, artifact text) WHERE u.index = d.index) END::json)
+        FROM unnest(v_done) d
+        JOIN json_to_recordset(p_items) AS i (n int, artifact text, unit json) ON i.n = d.n
+        CROSS JOIN LATERAL (
+            SELECT o.tenant_id, o.tool_name, o.output, o.payload_hash FROM steps o WHERE o.job_id = d.job AND o.index = d.index OFFSET 0
+        ) s
+        ORDER BY d.job, d.index;
     END IF;
     IF v_waiters > 0 THEN
         v_unlocked := ARRAY(SELECT f FROM planq_unlock_steps(
@@ -133,27 +131,34 @@ BEGIN
                   FROM unnest(v_done) d CROSS JOIN LATERAL unnest(d.dependents) WITH ORDINALITY AS w (index, place)
                   WHERE NOT EXISTS (SELECT FROM unnest(v_more) m WHERE m.job = d.job AND m.index = w.index)
                   ORDER BY d.n, w.place),
-            ARRAY(SELECT ROW(d.n, d.job, d.takes, d.room + o.freed, d.held)::planq_room
+            ARRAY(SELECT ROW(d.n, d.job, CASE WHEN j.is_free THEN coalesce(i.take_steps, 0) ELSE 0 END, j.room + o.freed, j.held)::planq_room
                   FROM unnest(v_done) d
+                  JOIN json_to_recordset(p_items) AS i (n int, take_steps int) ON i.n = d.n
+                  JOIN unnest(v_jobs) j ON j.job = d.job
                   JOIN (SELECT e.job, (count(*) FILTER (WHERE e.was_out))::int AS freed FROM unnest(v_done) e GROUP BY e.job) o
                       ON o.job = d.job
                   WHERE d.place = 0),
             p_pool, p_worker) f);
     END IF;
     v_closed := ARRAY(SELECT f FROM planq_close_steps(ARRAY(
-        SELECT ROW(max(d.n), d.job, count(*), 0, coalesce(w.out, 0) - count(*) FILTER (WHERE d.was_out), coalesce(w.held, 0),
-            (array_agg(d.takes_stage ORDER BY d.place, d.n DESC))[1], (array_agg(d.cached ORDER BY d.place, d.n DESC))[1])::planq_closing
-        FROM unnest(v_done) d
+        SELECT ROW(d.n, d.job, d.steps, 0, coalesce(w.out, 0) - d.freed, coalesce(w.held, 0),
+            j.is_free AND coalesce(i.take_stage, false), i.cached)::planq_closing
+        FROM (
+            SELECT max(e.n) AS n, e.job, count(*) AS steps, count(*) FILTER (WHERE e.was_out) AS freed FROM unnest(v_done) e GROUP BY e.job
+        ) d
+        JOIN json_to_recordset(p_items) AS i (n int, take_stage boolean, cached planq_cached) ON i.n = d.n
+        JOIN unnest(v_jobs) j ON j.job = d.job
         LEFT JOIN (
-            SELECT o.job, (count(*) FILTER (WHERE o.held <= 0))::int AS out, sum(o.held)::int AS held FROM unnest(v_unlocked) o GROUP BY o.job
+            SELECT o.job, count(*) FILTER (WHERE o.held <= 0) AS out, sum(o.held) AS held FROM unnest(v_unlocked) o GROUP BY o.job
         ) w ON w.job = d.job
-        GROUP BY d.job, w.out, w.held ORDER BY d.job
+        ORDER BY d.job
     ), p_worker, p_seconds) f);
     RETURN QUERY SELECT d.n, json_build_object(
         'applied', true, 'status', 'succeeded', 'job_status', coalesce(c.status, 'executing'), 'steps', d.steps,
-        'stage_attempt', coalesce(c.attempt, d.stage_attempt),
+        'stage_attempt', coalesce(c.attempt, j.stage_attempt),
         'ready', coalesce(w.ready, '[]'), 'taken', coalesce(w.taken, '[]'), 'stage', c.claim)
-    FROM (SELECT o.n, max(o.stage_attempt) AS stage_attempt, count(*) AS steps FROM unnest(v_done) o GROUP BY o.n) d
+    FROM (SELECT o.n, o.job, count(*) AS steps FROM unnest(v_done) o GROUP BY o.n, o.job) d
+    JOIN unnest(v_jobs) j ON j.job = d.job
     LEFT JOIN unnest(v_closed) c ON c.n = d.n
     LEFT JOIN (
         SELECT o.n, json_agg(o.claim) FILTER (WHERE o.claim IS NOT NULL) AS taken,

@@ -58,7 +58,7 @@ BEGIN
     END IF;
     UPDATE steps SET wakes = 0, wake_at = greatest(run_at, planq_now() + p_grace)
     WHERE job_id = p_job AND status = ANY (v_ready) AND index = ANY (ARRAY(SELECT h.index FROM unnest(v_held) h));
-    RETURN QUERY SELECT NULL::int, p_job, h.index, s.pool::text, s.tool_name, t.effect, t.claim, 0
+    RETURN QUERY SELECT NULL::int, p_job, h.index, 0, true, s.pool::text, s.tool_name, t.effect, t.claim, -1
     FROM unnest(v_held) WITH ORDINALITY AS h (n, job, round, index, awaited, place)
     CROSS JOIN LATERAL (SELECT o.pool, o.tool_name FROM steps o WHERE o.job_id = p_job AND o.index = h.index OFFSET 0) s
     LEFT JOIN unnest(v_taken) t ON t.index = h.index ORDER BY h.place;

@@ -34,7 +34,7 @@ DECLARE
     v_accepted planq_accepted[];
     v_calls planq_called[];
     v_is_rare boolean;
-    v_taken planq_taken[];
+    v_taken planq_step_ref[];
     v_stages planq_taken_stage[];
     v_ends planq_closed[];
 BEGIN
@@ -92,7 +92,7 @@ BEGIN
             json_strip_nulls(json_build_object(
                 'round', round, 'steps', json_array_length(steps::json), 'ignored', ignored::json,
                 'reused', CASE WHEN reuses THEN json_array_length(steps::json) - open ELSE 0 END))
-        FROM accepted ORDER BY job
+        FROM accepted
     )
     SELECT array_agg(ROW(n, job, tenant_id, round, steps::json, status, stage_attempt, is_free, places,
             ends, take_stage AND is_free AND open = 0, reuses, copies, made, cached)::planq_accepted),
@@ -102,7 +102,7 @@ BEGIN
     IF v_calls IS NOT NULL THEN
         PERFORM planq_insert_calls(v_calls);
     END IF;
-    v_taken := ARRAY(SELECT t FROM planq_insert_steps(v_accepted, p_worker) t);
+    v_taken := planq_insert_steps(v_accepted, p_worker);
     IF v_is_rare THEN
         PERFORM planq_add_made(a.tenant, a.job, a.made) FROM unnest(v_accepted) a WHERE a.made IS NOT NULL ORDER BY a.job;
         PERFORM planq_take_over_outcomes(a.job, a.round, a.steps) FROM unnest(v_accepted) a WHERE a.reuses ORDER BY a.job;
@@ -118,7 +118,7 @@ BEGIN
         'applied', true, 'job_status', coalesce(e.status, a.status), 'stage_attempt', coalesce(s.attempt, a.attempt),
         'taken', coalesce(t.claims, '[]'), 'stage', s.claim, 'places', a.places)
     FROM unnest(v_accepted) a
-    LEFT JOIN (SELECT c.job, json_agg(c.claim ORDER BY c.index) AS claims FROM unnest(v_taken) c GROUP BY c.job) t ON t.job = a.job
+    LEFT JOIN (SELECT c.job, json_agg(c.claim) AS claims FROM planq_step_claims(v_taken) c GROUP BY c.job) t ON t.job = a.job
     LEFT JOIN unnest(v_stages) s ON s.n = a.n
     LEFT JOIN unnest(v_ends) e ON e.n = a.n;
     IF coalesce(cardinality(v_accepted), 0) < json_array_length(p_items) THEN
@@ -132,8 +132,8 @@ BEGIN
 END $$;
 
 -- Stores the steps of rounds. Those that are `taken` begin in `p_worker` (null: in none), as far as it can run them and their job
--- is free; those whose `place` is beyond the `places` of a job with a window are held. Returns those that were taken.
-CREATE FUNCTION planq_insert_steps(p_plans planq_accepted[], p_worker uuid) RETURNS SETOF planq_taken LANGUAGE plpgsql AS $$
+-- is free; those whose `place` is beyond the `places` of a job with a window are held. Returns those that begin.
+CREATE FUNCTION planq_insert_steps(p_plans planq_accepted[], p_worker uuid) RETURNS planq_step_ref[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now CONSTANT timestamptz := planq_clock();
@@ -173,13 +173,11 @@ BEGIN
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
         SELECT tenant_id, job_id, 'step_started', planq_start_told(round, index, attempt, tool_name, p_worker)
-        FROM stored WHERE attempt > 0 ORDER BY job_id, index
+        FROM stored WHERE attempt > 0
     )
     SELECT array_agg(ROW(NULL, job_id, round, index, 0)::planq_step_ref ORDER BY job_id, index) FILTER (WHERE attempt > 0)
     INTO v_taken FROM stored;
-    IF v_taken IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM planq_step_claims(v_taken);
-    END IF;
+    RETURN v_taken;
 END $$;
 
 -- Whether the outcomes that a fork's steps take over are all there; the caller holds the fork's row. Until the commit no

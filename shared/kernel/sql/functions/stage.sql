@@ -50,7 +50,7 @@ BEGIN
         RETURNING i.n, j.id, j.tenant_id, j.round, j.status, j.error, i.calls, i.messages, i.made
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
-        SELECT tenant_id, id, 'job_' || status, planq_end_told(status, error) FROM ended ORDER BY id
+        SELECT tenant_id, id, 'job_' || status, planq_end_told(status, error) FROM ended
     )
     SELECT array_agg(n), array_agg(ROW(tenant_id, id, round, calls::json)::planq_called) FILTER (WHERE calls IS NOT NULL),
         bool_or(made IS NOT NULL OR messages IS NOT NULL)

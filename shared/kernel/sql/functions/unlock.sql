@@ -13,8 +13,7 @@ RETURNS SETOF planq_unlocked LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_pending CONSTANT text[] := planq_step_pending();
-    v_found planq_step_ref[];
-    v_free planq_unlocked[];
+    v_found planq_unlocked[];
     v_takes planq_step_ref[];
     v_taken planq_taken[];
     r record;
@@ -39,39 +38,39 @@ BEGIN
             AND count(*) FILTER (WHERE p.is_out AND p.is_mine) OVER (PARTITION BY p.n ORDER BY p.place) <= p.takes AS is_taken
         FROM placed p
     )
-    SELECT array_agg(ROW(n, job, round, index, awaited)::planq_step_ref),
-        array_agg(ROW(n, job, index, pool, tool_name, NULL, NULL, (NOT is_out)::int)::planq_unlocked ORDER BY place)
-            FILTER (WHERE pending = 0),
+    SELECT array_agg(ROW(n, job, index, awaited, pending = 0, pool, tool_name, NULL, NULL,
+            (pending = 0 AND NOT is_out)::int)::planq_unlocked ORDER BY place),
         array_agg(ROW(n, job, round, index, awaited)::planq_step_ref ORDER BY place) FILTER (WHERE is_taken)
-    INTO v_found, v_free, v_takes FROM chosen;
+    INTO v_found, v_takes FROM chosen;
     IF v_takes IS NOT NULL THEN
         v_taken := ARRAY(SELECT t FROM planq_take_steps(v_takes, false, p_worker) t);
     END IF;
     IF coalesce(cardinality(v_found), 0) > coalesce(cardinality(v_taken), 0) THEN
         UPDATE steps s SET pending = s.pending - f.awaited,
-            status = CASE WHEN s.pending = f.awaited THEN 'ready' ELSE s.status END,
-            wake_at = CASE WHEN s.pending = f.awaited AND u.held = 0 THEN planq_now() + planq_wake_grace() END
+            status = CASE WHEN f.may_begin THEN 'ready' ELSE s.status END,
+            wake_at = CASE WHEN f.may_begin AND f.held = 0 THEN planq_now() + planq_wake_grace() END
         FROM unnest(v_found) f
-        LEFT JOIN unnest(v_free) u ON u.job = f.job AND u.index = f.index
         WHERE f.n BETWEEN 0 AND 9999 AND s.job_id = f.job AND s.index = f.index
           AND NOT EXISTS (SELECT FROM unnest(v_taken) t WHERE t.job = f.job AND t.index = f.index);
     END IF;
-    RETURN QUERY SELECT u.n, u.job, u.index, u.pool, u.tool_name, t.effect, t.claim, u.held
-    FROM unnest(v_free) WITH ORDINALITY AS u (n, job, index, pool, tool_name, effect, claim, held, place)
-    LEFT JOIN unnest(v_taken) t ON t.job = u.job AND t.index = u.index ORDER BY u.place;
+    v_found := ARRAY(
+        SELECT ROW(f.n, f.job, f.index, f.awaited, true, f.pool, f.tool_name, t.effect, t.claim, f.held)::planq_unlocked
+        FROM unnest(v_found) WITH ORDINALITY AS f (n, job, index, awaited, may_begin, pool, tool_name, effect, claim, held, place)
+        LEFT JOIN unnest(v_taken) t ON t.job = f.job AND t.index = f.index WHERE f.may_begin ORDER BY f.place);
+    RETURN QUERY SELECT * FROM unnest(v_found);
     -- The last item of a job is given those that follow.
     FOR r IN
         SELECT max(o.n) AS n, o.job, max(o.room) - coalesce(max(f.out), 0) AS room,
             sum(o.takes)::int - coalesce(max(f.taken), 0) AS takes
         FROM unnest(p_rooms) o
         LEFT JOIN (
-            SELECT u.job, (count(*) FILTER (WHERE u.held = 0))::int AS out, (count(t.index))::int AS taken
-            FROM unnest(v_free) u LEFT JOIN unnest(v_taken) t ON t.job = u.job AND t.index = u.index GROUP BY u.job
+            SELECT u.job, (count(*) FILTER (WHERE u.held = 0))::int AS out, count(u.claim)::int AS taken
+            FROM unnest(v_found) u GROUP BY u.job
         ) f ON f.job = o.job
         WHERE o.held > 0 GROUP BY o.job
     LOOP
         IF r.room > 0 THEN
-            RETURN QUERY SELECT r.n, f.job, f.index, f.pool, f.tool_name, f.effect, f.claim, -1
+            RETURN QUERY SELECT r.n, f.job, f.index, f.awaited, f.may_begin, f.pool, f.tool_name, f.effect, f.claim, f.held
             FROM planq_let_follow(r.job, r.room, planq_wake_grace(), p_pool, r.takes, p_worker) f;
         END IF;
     END LOOP;
