@@ -153,6 +153,12 @@ FAULTS = (
         "s.round = i.round",
         f"{STORE}/test_guards.py",
     ),
+    Fault(
+        f"{SQL}/finish.sql",
+        " AND coalesce(s.worker_id = p_worker, p_worker IS NULL)",
+        "",
+        f"{STORE}/test_guards.py",
+    ),
     Fault(f"{SQL}/finish.sql", " AND (s.waits_for IS NULL OR s.joined)))", "))", "tests/interleavings"),
     Fault(
         f"{SQL}/finish.sql",
@@ -222,14 +228,14 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/plan.sql",
-        "j.status = v_planning AND j.stage_worker IS NOT NULL AND j.stage_attempt = i.attempt",
-        "j.status = v_planning AND j.stage_worker IS NOT NULL",
+        "j.status = v_planning AND j.stage_worker = p_worker AND j.stage_attempt = i.attempt",
+        "j.status = v_planning AND j.stage_worker = p_worker",
         STORE,
     ),
     Fault(
         f"{SQL}/plan.sql",
-        "IS NOT NULL\n      AND stage_attempt = i.attempt",
-        "IS NOT NULL",
+        "= p_worker\n      AND stage_attempt = i.attempt",
+        "= p_worker",
         f"{STORE}/test_guards.py",
     ),
     Fault(

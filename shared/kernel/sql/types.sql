@@ -37,12 +37,12 @@ CREATE TYPE planq_step_ref AS (n int, job uuid, round int, index int, awaited in
 -- A large output comes as the `hash` of its payload (hexadecimal), its size in `bytes` and its `excerpts` instead of
 -- `output`; planq_keep_outcome says what `artifact` holds. A failed step is tried again after `retry_in` seconds, `in_doubt`
 -- where the attempt may have taken effect; `lost` counts a loss of its worker against it. One that is
--- `unoffered` has not begun: it waits for its tool. JSON comes as texts that hold
+-- `unoffered` has not begun: it waits for its tool. A `worker` that sends it must own the attempt. JSON comes as texts that hold
 -- it, because functions that take JSON apart refuse \u0000.
 CREATE TYPE planq_outcome AS (
     n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
     artifact text, unit json, unit_seconds float8, error text, retry_in float8, in_doubt boolean, anew boolean, lost boolean,
-    take_steps int, take_stage boolean, cached planq_cached, unoffered boolean, is_wait boolean
+    take_steps int, take_stage boolean, cached planq_cached, unoffered boolean, is_wait boolean, worker uuid
 );
 
 -- A step that was claimed.

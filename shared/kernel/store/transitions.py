@@ -356,7 +356,9 @@ class PostgresJobStore:
         return applied
 
     async def release_stage(self, claim: StageClaim) -> bool:
-        applied: bool = await self._database.call("planq_release_stage", claim.job_id, claim.attempt, False)
+        applied: bool = await self._database.call(
+            "planq_release_stage", claim.job_id, claim.attempt, False, self._worker_id
+        )
         return applied
 
     async def retry_stage(
@@ -380,6 +382,7 @@ class PostgresJobStore:
             as_json(calls_fields(calls)),
             kept,
             is_sent,
+            self._worker_id,
         )
         return applied
 
@@ -601,7 +604,7 @@ class PostgresJobStore:
         return [_LATE if row is None else row["result"] for row in rows]
 
     async def _end_jobs(self, items: Sequence[BatchItem]) -> Sequence[bool]:
-        applied = [row is not None for row in await self._answers("planq_end_jobs", items)]
+        applied = [row is not None for row in await self._answers("planq_end_jobs", items, self._worker_id)]
         for item in compress(items, applied):
             self._ended.send(UUID(item.job))
         return applied

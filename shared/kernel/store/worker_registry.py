@@ -164,7 +164,7 @@ class WorkerRegistry:
         """
         place, number = held.attempt.place, held.attempt.number
         if isinstance(place, UUID):
-            applied = await self._database.call("planq_release_stage", place, number, False)
+            applied = await self._database.call("planq_release_stage", place, number, False, None)
             return [held.again] if applied else []
         value = await self._database.call("planq_hand_back_step", place.job_id, place.round, place.index, number)
         outcome = transition_result(value)
@@ -398,7 +398,7 @@ class WorkerRegistry:
     async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
         failure = json_text(error.to_json())
         item = {"n": 0, "job": str(stage.job_id), "attempt": stage.attempt, "status": "failed", "error": failure}
-        return bool(await self._database.call_table("planq_end_jobs", json_text([item])))
+        return bool(await self._database.call_table("planq_end_jobs", json_text([item]), None))
 
     async def due_timers(self, limit: int) -> Sequence[DueTimer]:
         rows = await self._database.fetch_all("due_timers", limit=limit)

@@ -180,7 +180,7 @@ def test_a_worker_that_lost_its_stage_stores_no_picture(made: Played) -> None:
 
         async def late(claim: StageClaim, *args: Any, **more: Any) -> bool:
             harness.store.end_job = end_job  # type: ignore[method-assign]
-            assert await harness.database.call("planq_release_stage", job_id, claim.attempt, True)
+            assert await harness.database.call("planq_release_stage", job_id, claim.attempt, True, None)
             harness.published.append(PlanWake(job_id, tenant="default"))
             return await end_job(claim, *args, **more)
 

@@ -144,7 +144,7 @@ def test_what_is_held_becomes_what_is_used_in_the_commit_that_records_the_call(p
 
 async def taken_back(harness: Harness, claim: StageClaim, wanted: ReservationRequest) -> None:
     """As the sweeper does with the stage of a worker that died."""
-    assert await harness.database.call("planq_release_stage", claim.job_id, claim.attempt, True)
+    assert await harness.database.call("planq_release_stage", claim.job_id, claim.attempt, True, None)
 
 
 async def failed(harness: Harness, claim: StageClaim, wanted: ReservationRequest) -> None:

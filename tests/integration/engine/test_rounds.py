@@ -498,7 +498,7 @@ def test_losses_are_counted_by_round(play: Callable[..., Any], tools: list[Tool]
         for _ in range(2):
             claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
             assert isinstance(claim, StageClaim)
-            assert await harness.database.call("planq_release_stage", job_id, claim.attempt, True)
+            assert await harness.database.call("planq_release_stage", job_id, claim.attempt, True, None)
         losses.append((await harness.requests.job("default", job_id))[0]["stage_losses"])
         await harness.drain()
         job, _ = await harness.requests.job("default", job_id)

@@ -5,15 +5,20 @@ Each of these pins a condition that could be taken out of its statement without 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.children import ChildRequest, Delegated
 from planq.shared.kernel.claims import OfferedTool
+from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import FailStep
+from planq.shared.kernel.retry import StageTries
 from planq.shared.kernel.states import JobStatus, Pool
+from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.database import as_json
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.batches.store import BatchStore, NewBatch
@@ -59,6 +64,39 @@ def test_of_a_set_of_outcomes_the_one_that_comes_too_late_does_not_land(play: An
             ("succeeded", 1),
             ("succeeded", 1),
         ]
+
+    play(scenario)
+
+
+def test_of_two_workers_with_the_same_attempt_only_the_owner_concludes_it(play: Any) -> None:  # noqa: F811
+    """A power cut has undone the claim of the first one, and the second one was given the same number."""
+
+    async def scenario(rows: Rows) -> None:
+        first, second = rows.store, PostgresJobStore(rows.database, new_id(), as_called)
+        job_id = await rows.submit()
+        early = await first.claim_stage(job_id, [JobStatus.QUEUED])
+        await rows.run("UPDATE jobs SET status = 'queued', stage_worker = NULL, stage_attempt = 0, wake_at = now()")
+        stage = await second.claim_stage(job_id, [JobStatus.QUEUED])
+        assert early is not None
+        assert stage is not None
+        assert (early.attempt, stage.attempt) == (1, 1)
+        steps = compiled(Plan.model_validate({"calls": [{"tool_name": "sim_pure", "arguments": {}}]}))
+        assert not (await first.accept_plan(early, "model", {}, steps, [])).applied
+        assert not (await first.refuse_plan(early, "model", {}, [], [])).applied
+        assert not (await first.chain_tool(early, None, "a", steps[0], [])).applied
+        assert not await first.retry_stage(early, BOOM, timedelta(0), StageTries(), [])
+        assert not await first.release_stage(early)
+        assert not await first.end_job(early, JobStatus.COMPLETED, "a", None, [])
+        assert (await second.accept_plan(stage, "model", {}, steps, [])).applied
+
+        (lost,) = await first.claim_steps([StepRef(job_id, 0, 0)])
+        await rows.run("UPDATE steps SET status = 'ready', worker_id = NULL, attempt = 0, wake_at = now()")
+        (claim,) = await second.claim_steps([StepRef(job_id, 0, 0)])
+        assert (lost.attempt, claim.attempt) == (1, 1)
+        assert not (await first.succeed_step(lost, {}, None)).applied
+        assert not (await first.fail_step(lost, BOOM, None)).applied
+        assert not (await first.fail_step(lost, BOOM, timedelta(0))).applied
+        assert (await second.succeed_step(claim, {}, None)).applied
 
     play(scenario)
 

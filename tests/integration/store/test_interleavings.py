@@ -354,7 +354,7 @@ async def end_all(side: Side, *stages: Any) -> int:
         {"n": n, "job": str(stage.job_id), "attempt": stage.attempt, "status": "completed", "answer": "done"}
         for n, stage in ordered
     ]
-    return len(await side.database.call_table("planq_end_jobs", as_json(items)))
+    return len(await side.database.call_table("planq_end_jobs", as_json(items), None))
 
 
 def test_messages_of_several_conversations_and_ends_of_their_turns_do_not_wait_in_a_circle(cross: Any) -> None:
@@ -430,7 +430,9 @@ def test_ends_that_share_large_outputs_do_not_wait_in_a_circle(cross: Any) -> No
                 }
                 for n, (of, digest) in enumerate(chosen)
             ]
-            return lambda one: one.database.call_table("planq_succeed_steps", as_json(items), "io", new_id(), 60.0)
+            return lambda one: one.database.call_table(
+                "planq_succeed_steps", as_json(items), "io", one.store._worker_id, 60.0
+            )
 
         first, second = await meet(
             ("SELECT 1 FROM jobs WHERE id = %s FOR NO KEY UPDATE", claims[1].ref.job_id),

@@ -6,7 +6,7 @@ After the storm only what the sweeper is told moves a job on: what nothing would
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -67,8 +67,8 @@ class Storm(Rows):
         super().__init__(database)
         self.random = Random(seed)
         self.jobs: list[UUID] = []
-        self.held: list[StepClaim] = []
-        self.stages: list[StageClaim] = []
+        self.held: list[tuple[PostgresJobStore, StepClaim]] = []
+        self.stages: list[tuple[PostgresJobStore, StageClaim]] = []
         self.workers = [new_id() for _ in range(3)]  # the last one is dead: it never registers
         self.stores = [PostgresJobStore(database, worker, as_called) for worker in self.workers]
         self.moves: list[tuple[int, Callable[[UUID, StepRef], Awaitable[Any]]]] = [
@@ -103,24 +103,22 @@ class Storm(Rows):
         store = self.random.choice(self.stores)
         stage = await store.claim_stage(job, STAGES)
         if stage is not None:
-            self.stages.append(stage)
+            self.stages.append((store, stage))
         refs = [StepRef(job, 0, index) for index in range(len(CALLS)) if self.random.random() < 0.3]
-        self.held += await store.claim_steps(refs)
+        self.keep(store, await store.claim_steps(refs))
 
     async def claim_suspects(self, job: UUID, ref: StepRef) -> None:
-        for claim in await self.random.choice(self.stores).claim_suspects(Pool.IO):
-            if isinstance(claim, StageClaim):
-                self.stages.append(claim)
-            else:
-                self.held.append(claim)
+        store = self.random.choice(self.stores)
+        self.keep(store, await store.claim_suspects(Pool.IO))
 
     async def conclude(self, job: UUID, ref: StepRef) -> None:
         if not self.held:
             return
         # Mostly one that is under way; now and then one that is long over.
-        claim = self.random.choice(self.held[-6:] if self.random.random() < 0.8 else self.held)
+        owner, claim = self.random.choice(self.held[-6:] if self.random.random() < 0.8 else self.held)
+        store = owner if self.random.random() < 0.9 else self.random.choice(self.stores)
         soon, output = timedelta(milliseconds=self.random.choice([0, 0, 5])), {"value": "v"}
-        store, take = self.random.choice(self.stores), self.random.choice(TAKES)
+        take = self.random.choice(TAKES)
         ways: list[Callable[[], Awaitable[Any]]] = [
             lambda: store.succeed_step(claim, output, None, take=take),
             lambda: store.succeed_step(claim, output, None, take=take),
@@ -131,33 +129,35 @@ class Storm(Rows):
             lambda: store.release_step(claim),
             lambda: store.ask_step(claim, DID_IT, UNKNOWN),
         ]
-        self.keep(await self.random.choice(ways)())
+        moved = await self.random.choice(ways)()
+        if isinstance(moved, TransitionResult):
+            self.keep(store, moved.taken)
 
-    def keep(self, moved: Any) -> None:
-        """Hold what a transition took over."""
-        for claim in moved.taken if isinstance(moved, TransitionResult) else ():
+    def keep(self, store: PostgresJobStore, claims: Iterable[StageClaim | StepClaim]) -> None:
+        """Hold what a worker has claimed."""
+        for claim in claims:
             if isinstance(claim, StageClaim):
-                self.stages.append(claim)
+                self.stages.append((store, claim))
             else:
-                self.held.append(claim)
+                self.held.append((store, claim))
 
     async def conclude_stage(self, job: UUID, ref: StepRef) -> None:
         if self.stages:
-            await self.finish_stage(self.random.choice(self.stages[-3:]), self.random.choice(HOW))
+            await self.finish_stage(*self.random.choice(self.stages[-3:]), self.random.choice(HOW))
 
-    async def finish_stage(self, stage: StageClaim, how: str) -> None:
+    async def finish_stage(self, store: PostgresJobStore, stage: StageClaim, how: str) -> None:
         if how == "release":
-            await self.store.release_stage(stage)
+            await store.release_stage(stage)
         elif stage.status is JobStatus.RESPONDING:
             status = JobStatus.FAILED if how == "fail" else JobStatus.COMPLETED
-            await self.store.end_job(stage, status, "a", BOOM if how == "fail" else None, [])
+            await store.end_job(stage, status, "a", BOOM if how == "fail" else None, [])
         else:
             try:
                 take = self.random.choice(TAKES) if how != "end" else None
-                store = self.random.choice(self.stores)
-                self.keep(await store.accept_plan(stage, "caller", {}, STEPS, [], take=take))
+                moved = await store.accept_plan(stage, "caller", {}, STEPS, [], take=take)
+                self.keep(store, moved.taken)
             except InternalFault:  # a fork whose source was removed
-                await self.store.end_job(stage, JobStatus.FAILED, None, BOOM, [])
+                await store.end_job(stage, JobStatus.FAILED, None, BOOM, [])
 
     async def sweep(self, *_: Any) -> list[Any]:
         """What `Sweeper` does; a lost attempt is tried again, asked about or given up, as the dice fall."""
@@ -239,7 +239,7 @@ class Storm(Rows):
                     if claim is not None:
                         assert (await store.succeed_step(claim, {"value": "v"}, None)).applied
                 elif (stage := await store.claim_stage(wake.job_id, STAGES)) is not None:
-                    await self.finish_stage(stage, "end")
+                    await self.finish_stage(store, stage, "end")
             # The sweep itself may have opened a stage, whose wake-up is due only after time has passed once more.
             still = not wakes and not await self.run("SELECT 1 FROM steps WHERE status IN ('running', 'waiting')")
             quiet = quiet + 1 if still else 0

@@ -67,7 +67,7 @@ $$;
 -- because the log is written in order. A crash of the server may lose it; the death of any other process cannot. Only what can be
 -- done again without anybody noticing may be lost: the claim of a stage, and the results of `pure` steps that begin nothing but
 -- `pure` steps or a stage. A plan is flushed, so an attempt that was lost and is made again has the same tool and arguments, and
--- the first of two outcomes with the same number counts (docs/decisions.md, D107).
+-- the worker that owns the attempt now concludes it (docs/decisions.md, D107).
 CREATE FUNCTION planq_flush_later() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);

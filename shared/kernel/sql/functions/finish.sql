@@ -1,4 +1,4 @@
--- Finish: one attempt at a step ends, in one commit that is fenced by the attempt's number.
+-- Finish: one attempt at a step ends, in one commit that is fenced by the attempt's number and, where a worker sends it, its owner.
 --
 -- planq_succeed_steps   many steps have succeeded, each with the rest of its unit; what waits for them may begin
 --                       (planq_unlock_steps), and the last one of a round ends it (planq_close_steps)
@@ -57,7 +57,7 @@ BEGIN
             OFFSET 0
         ) i
         WHERE s.job_id = i.job AND s.index = i.index
-          AND s.round = i.round AND s.attempt = i.attempt AND (s.status = ANY (v_running)
+          AND s.round = i.round AND s.attempt = i.attempt AND ((s.status = ANY (v_running) AND coalesce(s.worker_id = p_worker, p_worker IS NULL))
               OR (s.status = ANY (v_waiting) AND s.question_id IS NULL AND (s.waits_for IS NULL OR s.joined)))
         RETURNING i.n, s.job_id, s.round, s.index, s.attempt, s.tenant_id, s.dependents, s.finished_at, i.was_out,
             s.effect = 'pure' AND s.children IS NULL AS is_pure, i.unit IS NOT NULL AS has_more,
@@ -182,8 +182,10 @@ END $$;
 CREATE FUNCTION planq_fail_steps(p_items json, p_pool text, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, result json) LANGUAGE plpgsql AS $$
 DECLARE
+    v_sent planq_outcome;
     v_jobs uuid[];
 BEGIN
+    v_sent.worker := p_worker;
     -- Ends of child jobs change the deadlines above: of all these jobs the rows are locked in one order then.
     SELECT array_agg(i.job) INTO v_jobs FROM json_populate_recordset(NULL::planq_outcome, p_items) i
     HAVING bool_or(EXISTS (
@@ -195,7 +197,7 @@ BEGIN
     RETURN QUERY SELECT i.n, planq_take(
         CASE WHEN i.anew THEN planq_fail_anew(i) ELSE planq_finish_step(i) END,
         i.job, i.round, p_pool, i.take_steps, i.take_stage, p_worker, p_seconds, i.cached)
-    FROM json_populate_recordset(NULL::planq_outcome, p_items) AS i;
+    FROM json_populate_recordset(v_sent, p_items) AS i;
 END $$;
 
 -- StepFailed, `anew`: as planq_finish_step for a failure; a step that is tried again forgets its child jobs, and what is
@@ -304,7 +306,7 @@ BEGIN
         error = i.error::json, in_doubt = false, finished_at = planq_clock(), wake_at = NULL, wakes = 0, deadline = NULL,
         worker_losses = worker_losses + coalesce(i.lost, false)::int
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
-      AND (status = ANY (planq_step_running())
+      AND ((status = ANY (planq_step_running()) AND coalesce(worker_id = i.worker, i.worker IS NULL))
            OR (i.unoffered AND status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL AND wake_at IS NOT NULL))
     RETURNING tenant_id, children INTO s;
     IF NOT FOUND THEN
@@ -330,6 +332,7 @@ BEGIN
         error = i.error::json, in_doubt = coalesce(i.in_doubt, false), run_at = v_at, wake_at = v_at, wakes = 0, worker_id = NULL,
         deadline = NULL, worker_losses = worker_losses + coalesce(i.lost, false)::int, releases = releases + coalesce(i.is_wait, false)::int
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt AND status = ANY (planq_step_running())
+      AND coalesce(worker_id = i.worker, i.worker IS NULL)
     RETURNING tenant_id INTO v_tenant;
     IF NOT FOUND THEN
         RETURN false;

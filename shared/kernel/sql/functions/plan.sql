@@ -75,7 +75,7 @@ BEGIN
             cache_write_tokens = j.cache_write_tokens + coalesce(i.spent_write, 0),
             cost_usd = CASE WHEN i.spent_usd IS NULL THEN j.cost_usd ELSE coalesce(j.cost_usd, 0) + i.spent_usd END
         FROM given i
-        WHERE j.id = i.job AND j.status = v_planning AND j.stage_worker IS NOT NULL AND j.stage_attempt = i.attempt
+        WHERE j.id = i.job AND j.status = v_planning AND j.stage_worker = p_worker AND j.stage_attempt = i.attempt
           AND CASE WHEN i.reuses THEN planq_has_outcomes(j.tenant_id, i.steps::json) ELSE true END
         RETURNING i.*, j.tenant_id, j.round - i.is_guide::int AS round, j.status, j.stage_attempt,
             j.paused_at IS NULL AND j.run_at <= planq_now() AS is_free
@@ -125,7 +125,7 @@ BEGIN
         RETURN QUERY SELECT i.n, '{"applied": false, "gone": true}'::json
         FROM json_to_recordset(p_items) AS i (n int, job uuid, attempt int, reuses boolean)
         CROSS JOIN LATERAL (
-            SELECT FROM jobs WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt OFFSET 0
+            SELECT FROM jobs WHERE id = i.job AND status = v_planning AND stage_worker = p_worker AND stage_attempt = i.attempt OFFSET 0
         ) j
         WHERE i.reuses;
     END IF;
@@ -247,7 +247,7 @@ BEGIN
         error = CASE WHEN respond <> 'model' THEN i.error::json END,
         finished_at = CASE WHEN respond <> 'model' THEN planq_clock() END,
         paused_at = CASE respond WHEN 'model' THEN paused_at END
-    WHERE id = i.job AND status = 'planning' AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
+    WHERE id = i.job AND status = 'planning' AND stage_worker = p_worker AND stage_attempt = i.attempt
     RETURNING tenant_id, round, status INTO j;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
@@ -286,7 +286,7 @@ BEGIN
         incomplete = coalesce(i.incomplete::json, incomplete),
         stage_worker = NULL, open_steps = 1, failed_steps = 0, halt_index = NULL, wake_at = NULL, wakes = 0,
         deadline = coalesce(paused_at, planq_now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
-    WHERE id = i.job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
+    WHERE id = i.job AND status IN ('planning', 'responding') AND stage_worker = p_worker
       AND stage_attempt = i.attempt
     RETURNING tenant_id, round, stage_attempt INTO j;
     IF NOT FOUND THEN

@@ -13,8 +13,8 @@
 -- calls, has_rounds} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
 -- nulls keep what is stored and `messages` lists {kind, call_id, name, content, is_preview}. JSON comes as texts that hold it.
 -- `made` lists the files of the calls, for planq_add_made. Returns rows (n) of those that applied; the caller notifies
--- whoever waits for these jobs, after the commit, and records the calls of the others.
-CREATE FUNCTION planq_end_jobs(p_items json) RETURNS TABLE (n int) LANGUAGE plpgsql AS $$
+-- whoever waits for these jobs, after the commit, and records the calls of the others. A `p_worker` that sends this must own the stages.
+CREATE FUNCTION planq_end_jobs(p_items json, p_worker uuid) RETURNS TABLE (n int) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_stages CONSTANT text[] := '{planning,responding}';
@@ -46,7 +46,7 @@ BEGIN
             cache_write_tokens = j.cache_write_tokens + coalesce(i.spent_write, 0),
             cost_usd = CASE WHEN i.spent_usd IS NULL THEN j.cost_usd ELSE coalesce(j.cost_usd, 0) + i.spent_usd END
         FROM given i
-        WHERE j.id = i.job AND j.status = ANY (v_stages) AND j.stage_worker IS NOT NULL AND j.stage_attempt = i.attempt
+        WHERE j.id = i.job AND j.status = ANY (v_stages) AND j.stage_worker = coalesce(p_worker, j.stage_worker) AND j.stage_attempt = i.attempt
         RETURNING i.n, j.id, j.tenant_id, j.round, j.status, j.error, i.calls, i.messages, i.made
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
@@ -78,7 +78,8 @@ END $$;
 -- Those of `p_calls` that failed count as one with the call that ends the stage: they are kept, and what they used is
 -- added up, but they are no further calls. A call that was not sent (`p_is_sent`) leaves no event.
 CREATE FUNCTION planq_retry_stage(
-    p_job uuid, p_attempt int, p_error json, p_delay interval, p_tried json, p_calls json, p_kept text, p_is_sent boolean
+    p_job uuid, p_attempt int, p_error json, p_delay interval, p_tried json, p_calls json, p_kept text, p_is_sent boolean,
+    p_worker uuid
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j record;
@@ -88,7 +89,7 @@ BEGIN
         run_at = least(planq_now() + p_delay, expires_at), wake_at = least(planq_now() + p_delay, expires_at),
         stage_retry = json_build_object(
             'stage', status, 'round', round, 'resumes', resumes, 'tried', p_tried, 'error', p_error::text, 'kept', p_kept)
-    WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
+    WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker = p_worker
       AND stage_attempt = p_attempt
     RETURNING tenant_id, status, run_at INTO j;
     PERFORM planq_record_calls(p_job, p_calls);
@@ -127,8 +128,8 @@ BEGIN
 END $$;
 
 -- StageReleased: another worker may take the stage. With `p_lost` the loss is counted and the stage is due at once, for the
--- sweeper that found it; a worker that gives one back publishes it itself. Returns whether it applied.
-CREATE FUNCTION planq_release_stage(p_job uuid, p_attempt int, p_lost boolean) RETURNS boolean
+-- sweeper that found it; a `p_worker` that gives one back owns it, and publishes it itself. Returns whether it applied.
+CREATE FUNCTION planq_release_stage(p_job uuid, p_attempt int, p_lost boolean, p_worker uuid) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     v_tenant text;
@@ -136,7 +137,7 @@ BEGIN
     UPDATE jobs SET stage_worker = NULL, deadline = NULL, wakes = 0,
         wake_at = CASE WHEN p_lost THEN planq_now() ELSE planq_now() + planq_wake_grace() END,
         stage_losses = stage_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
-    WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
+    WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker = coalesce(p_worker, stage_worker)
       AND stage_attempt = p_attempt
     RETURNING tenant_id INTO v_tenant;
     IF NOT FOUND THEN

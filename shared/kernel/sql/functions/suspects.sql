@@ -45,7 +45,7 @@ DECLARE
     v_round int;
     n suspects;
 BEGIN
-    IF NOT planq_release_stage(p_job, p_attempt, p_charged) THEN
+    IF NOT planq_release_stage(p_job, p_attempt, p_charged, NULL) THEN
         RETURN false;
     END IF;
     SELECT round INTO v_round FROM jobs WHERE id = p_job;
