@@ -2,7 +2,7 @@
 
     PLANQ_FAILPOINT=store.succeed_step:after            the process ends, exit code 137, once the method has returned
     PLANQ_FAILPOINT=publisher.publish:before@3          … before the method is called for the third time
-    PLANQ_FAILPOINT=store.claim_step:after=hold:FOLDER  FOLDER/held appears; the call goes on once FOLDER/go exists
+    PLANQ_FAILPOINT=store.claim:after=hold:FOLDER  FOLDER/held appears; the call goes on once FOLDER/go exists
 
 A point is an edge of a port's method: what lies between two of them is one statement, one commit or one message, so
 these are all the places where a death can leave something half done. The names come from the contracts themselves:

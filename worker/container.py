@@ -339,12 +339,11 @@ class WorkerRuntime:
         )
         self._tools.agent_services.backends = backends
         self._tools.agent_services.caps = partial(_limits_of, self._tenants)
-        guarded = self._in_flight.guard(store)
         tools = Catalogue(PublishedTools(self._database).list, self._tenants)
         publisher = self._failpoints.around("publisher", self._publisher)
         executor = Attempts(
             self._attempt_settings(),
-            store=guarded,
+            store=store,
             catalogue=self._failpoints.around("catalogue", tools),
             in_flight=self._in_flight,
             planner=self._gateway,
@@ -367,11 +366,11 @@ class WorkerRuntime:
             # The loop of a process that carries out one step after the other stands still between them.
             alarms=None
             if self._identity.has_processes
-            else Alarms(guarded, publisher, self._timers.set, lambda: self.workers),
+            else Alarms(store, publisher, self._timers.set, lambda: self.workers),
         )
         self.dispatcher = Dispatcher(
             self._dispatcher_settings(),
-            store=guarded,
+            store=store,
             executor=executor,
             publisher=publisher,
             tracker=self._tracker,

@@ -41,7 +41,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Respond, Strategy
 from planq.shared.kernel.submission import COLUMNS, Submission
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
 from planq.shared.platform.values.defects import Defect, body_refused
@@ -273,7 +273,7 @@ class Submissions:
         if created_at is None:
             return SubmittedJob(job_id, headers=headers)
         self.waiters.submitted(job_id, submission.tenant_id)
-        wake = PlanWake(job_id, priority=submission.priority, agent=submission.agent, tenant=submission.tenant_id)
+        wake = Wake.plan(job_id, priority=submission.priority, name=submission.agent, tenant=submission.tenant_id)
         self.publisher.publish_soon([wake])
         return SubmittedJob(job_id, submission, created_at, headers)
 

@@ -1,32 +1,27 @@
 """Wake-ups as messages and back: ids only, never results, never secrets.
 
-    {"job": "<uuid>", "agent": "host"}                  planq.job.plan.v1, planq.job.respond.v1
-    {"job": "<uuid>", "round": 0, "step": 2, "pool": "io", "tool": "calculate"}   planq.step.run.v1
-    {"job": "<uuid>", "round": 0, "steps": [[2, "calculate"], [3, "fetch"]], "pool": "io"}   planq.steps.run.v1
+    {"job": "<uuid>", "round": 0, "steps": [[2, "calculate"], [3, "fetch"]], "pool": "io"}
 
-`pool` and the names of tools and agents (where a job has one) are there for people who read them in Flower, and so is
-what the headers say of root, parent and group. Wake-ups of bulk jobs also have `"priority": "bulk"`. The tenant, by
-whom slots are shared, is a header, too.
+One form for all of them: each of `steps` is an index and the name of a tool. The task `planq.job.plan.v1` has the
+index -1 and `planq.job.respond.v1` has -2, with the name of the job's agent, or null; `planq.step.run.v1` has the
+other indices.
+
+`pool` and the names are there for people who read them in Flower, and so is what the headers say of root, parent and
+group. Wake-ups of bulk jobs also have `"priority": "bulk"`. The tenant, by whom slots are shared, is a header, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from planq.shared.broker import names
-from planq.shared.kernel.ids import (
-    StepRef,
-    plan_attempt_id,
-    respond_attempt_id,
-    step_attempt_id,
-    steps_attempt_id,
-)
+from planq.shared.kernel.ids import PLAN, RESPOND, StepRef, attempt_id
 from planq.shared.kernel.states import Pool, Priority, WakeQueue
-from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
+from planq.shared.kernel.wakes import TaskLinks, Wake
 
 TENANT_HEADER = "planq_tenant"
 """The header that names the tenant: a worker of another release reads past it."""
@@ -70,44 +65,31 @@ class WakeMessage:
         return text if self.links.group is None else f"{text} group={self.links.group}[{self.links.group_index}]"
 
 
-def encode_wake(wake: AnyWake, attempt: int | None = None) -> WakeMessage:
+_TASKS = {PLAN: names.PLAN, RESPOND: names.RESPOND}
+
+
+def encode_wake(wake: Wake, attempt: int | None = None) -> WakeMessage:
     """Return the message of a wake-up; its task id is that of the attempt it asks for (`attempt` overrides)."""
-    number = wake.attempt if attempt is None else attempt
-    pool = Pool.IO
-    subject: str | None
-    match wake:
-        case PlanWake():
-            task, task_id, kwargs = names.PLAN, plan_attempt_id(wake.job_id, number), _job_fields(wake)
-            job_id, subject = wake.job_id, wake.agent
-        case RespondWake():
-            task, task_id, kwargs = names.RESPOND, respond_attempt_id(wake.job_id, number), _job_fields(wake)
-            job_id, subject = wake.job_id, wake.agent
-        case StepWake(ref, pool):
-            task, task_id = names.STEP, step_attempt_id(ref, number)
-            job_id, subject = ref.job_id, wake.tool_name
-            kwargs = {
-                "job": str(ref.job_id),
-                "round": ref.round,
-                "step": ref.index,
-                "pool": str(pool),
-                "tool": wake.tool_name,
-            }
-        case StepsWake(job_id, round, pool):
-            steps = [list(step) for step in wake.steps]
-            task = names.STEPS
-            task_id = steps_attempt_id(StepRef(job_id, round, wake.steps[0][0]), len(steps), number)
-            kwargs = {"job": str(job_id), "round": round, "steps": steps, "pool": str(pool)}
-            tools = {tool_name for _, tool_name in wake.steps}
-            subject = tools.pop() if len(tools) == 1 else _SEVERAL
+    ref, named = wake.ref, ((wake.ref.index, wake.name), *wake.more)
+    kwargs: dict[str, Any] = {
+        "job": str(ref.job_id),
+        "round": ref.round,
+        "steps": list(map(list, named)),
+        "pool": str(wake.pool),
+    }
     if wake.priority is not Priority.INTERACTIVE:
         kwargs["priority"] = str(wake.priority)
-    queue = names.queue(WakeQueue.of(pool, wake.priority))
-    links = wake.links or TaskLinks.below(job_id)
-    return WakeMessage(task, task_id, kwargs, queue, names.label(task, subject), links, wake.tenant)
-
-
-def _job_fields(wake: PlanWake | RespondWake) -> dict[str, Any]:
-    return {"job": str(wake.job_id)} if wake.agent is None else {"job": str(wake.job_id), "agent": wake.agent}
+    task = _TASKS.get(ref.index, names.STEP)
+    subject = wake.name if all(name == wake.name for _, name in named) else _SEVERAL
+    return WakeMessage(
+        task,
+        attempt_id(ref, wake.attempt if attempt is None else attempt, len(wake.more)),
+        kwargs,
+        names.queue(WakeQueue.of(wake.pool, wake.priority)),
+        names.label(task, subject),
+        wake.links or TaskLinks.below(ref.job_id),
+        wake.tenant,
+    )
 
 
 def read_links(headers: Mapping[str, Any]) -> TaskLinks:
@@ -141,53 +123,34 @@ def check_message(headers: Any, payload: Any) -> None:
     if not isinstance(headers, Mapping):
         raise NoWakeUp(f"headers: expected an object, found {shown(headers)}")
     name = headers.get("task")
-    decode = _DECODERS.get(name) if isinstance(name, str) else None
-    if decode is None:
-        raise NoWakeUp(f"task: expected one of {', '.join(_DECODERS)}, found {shown(name)}")
+    if name not in names.TASKS:
+        raise NoWakeUp(f"task: expected one of {', '.join(names.TASKS)}, found {shown(name)}")
     _check_headers(headers)
     try:
-        decode(**_arguments(payload))
+        wake = decode_wake(**_arguments(payload))
+        if (expected := _TASKS.get(wake.ref.index, names.STEP)) != name:
+            raise ValueError(f"the index {wake.ref.index} belongs to {expected}")
     except (TypeError, ValueError) as error:
         raise NoWakeUp(f"body of {name}: {str(error)[:_EXCERPT_CHARS]}") from error
 
 
-def decode_plan(job: str, priority: str = Priority.INTERACTIVE, agent: str | None = None) -> PlanWake:
-    """Return the wake-up of a PLAN message; raises ValueError for what is no such message."""
-    return PlanWake(_job(job), priority=_priority(priority), agent=_optional_text(agent))
-
-
-def decode_respond(job: str, priority: str = Priority.INTERACTIVE, agent: str | None = None) -> RespondWake:
-    """Return the wake-up of a RESPOND message; raises ValueError for what is no such message."""
-    return RespondWake(_job(job), priority=_priority(priority), agent=_optional_text(agent))
-
-
-def decode_step(
-    job: str, round: int, step: int, pool: str, tool: str, priority: str = Priority.INTERACTIVE
-) -> StepWake:
-    """Return the wake-up of a step message; raises ValueError for what is no such message."""
-    ref = StepRef(_job(job), _number(round), _number(step))
-    return StepWake(ref, _pool(pool), _text(tool), priority=_priority(priority))
-
-
-def decode_steps(
-    job: str, round: int, steps: Sequence[tuple[int, str]], pool: str, priority: str = Priority.INTERACTIVE
-) -> StepsWake:
-    """Return the wake-up of a message for several steps; raises ValueError for what is no such message."""
+def decode_wake(
+    job: str,
+    round: int,
+    steps: Sequence[tuple[int, str | None]],
+    pool: str,
+    priority: str = Priority.INTERACTIVE,
+) -> Wake:
+    """Return the wake-up of a message with these arguments; raises ValueError for what is no such message."""
     if not isinstance(steps, (list, tuple)) or not steps:
         raise ValueError(f"expected a list of steps, found {shown(steps)}")
+    least = RESPOND if len(steps) == 1 else 0  # a stage has a message of its own
     try:
-        named = tuple((_number(index), _text(tool)) for index, tool in steps)
+        (index, name), *more = [(_number(index, least), _optional_text(name)) for index, name in steps]
     except TypeError as error:
-        raise ValueError(f"expected pairs of a number and a tool, found {shown(steps)}") from error
-    return StepsWake(_job(job), _number(round), _pool(pool), named, priority=_priority(priority))
-
-
-_DECODERS: Mapping[str, Callable[..., AnyWake]] = {
-    names.PLAN: decode_plan,
-    names.RESPOND: decode_respond,
-    names.STEP: decode_step,
-    names.STEPS: decode_steps,
-}
+        raise ValueError(f"expected pairs of a number and a name, found {shown(steps)}") from error
+    ref = StepRef(UUID(_text(job)), _number(round), index)
+    return Wake(ref, Pool(_text(pool)), name, priority=Priority(_text(priority)), more=tuple(more))
 
 
 def _check_headers(headers: Mapping[str, Any]) -> None:
@@ -230,18 +193,6 @@ def _is_limit(limit: Any) -> bool:
     return isinstance(limit, (int, float)) and not isinstance(limit, bool) and 0 < limit < math.inf
 
 
-def _job(value: Any) -> UUID:
-    return UUID(_text(value))
-
-
-def _pool(value: Any) -> Pool:
-    return Pool(_text(value))
-
-
-def _priority(value: Any) -> Priority:
-    return Priority(_text(value))
-
-
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"expected a text, found {shown(value)}")
@@ -252,9 +203,9 @@ def _optional_text(value: Any) -> str | None:
     return None if value is None else _text(value)
 
 
-def _number(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
-        raise ValueError(f"expected a number from 0, found {shown(value)}")
+def _number(value: Any, least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LARGEST:
+        raise ValueError(f"expected a number from {least}, found {shown(value)}")
     return value
 
 

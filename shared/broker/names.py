@@ -11,8 +11,9 @@ PREFIX = "planq"
 
 PLAN = "planq.job.plan.v1"
 STEP = "planq.step.run.v1"
-STEPS = "planq.steps.run.v1"
 RESPOND = "planq.job.respond.v1"
+TASKS = (PLAN, STEP, RESPOND)
+"""The planner, the executor and the one who responds: three names of one Celery task."""
 
 DEAD_LETTERS = "planq.dead-letters"
 """The list (RabbitMQ: the queue) of messages that are no wake-ups."""
@@ -24,7 +25,7 @@ PROBE = "planq.probe"
 """A list that never is: pushing to it if it exists changes nothing, and shows whether the broker takes writes."""
 
 
-_LABELS = {PLAN: "planq.plan", STEP: "planq.step", STEPS: "planq.steps", RESPOND: "planq.respond"}
+_LABELS = {PLAN: "planq.plan", STEP: "planq.step", RESPOND: "planq.respond"}
 
 _LONGEST_SUBJECT = 128
 

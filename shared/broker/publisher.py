@@ -44,11 +44,11 @@ from planq.shared.broker.loop_connection import LoopConnection, pushed
 from planq.shared.broker.messages import TENANT_HEADER, WakeMessage, encode_wake
 from planq.shared.broker.transport import Channel
 from planq.shared.kernel.states import OWN_QUEUES
-from planq.shared.kernel.wakes import AnyWake
+from planq.shared.kernel.wakes import Wake
 
 _log = logging.getLogger("planq.broker")
 
-_Item: TypeAlias = "tuple[Sequence[AnyWake], Future[bool]]"
+_Item: TypeAlias = "tuple[Sequence[Wake], Future[bool]]"
 
 _BATCH = 1_000
 """Messages in one pipelined write; a fan-out of 10 000 must not become one command of many megabytes."""
@@ -98,7 +98,7 @@ class CeleryPublisher:
         self._closed = False
         self._lock = threading.Lock()
 
-    def publish_soon(self, wakes: Sequence[AnyWake]) -> Future[bool]:
+    def publish_soon(self, wakes: Sequence[Wake]) -> Future[bool]:
         """Write wake-ups, or hand them to the thread, and return at once.
 
         The future says whether the broker took them. When it did not, or after `close`, the sweeper publishes them
@@ -111,7 +111,7 @@ class CeleryPublisher:
             self._hand_over(item)
         return item[1]
 
-    async def publish(self, wakes: Sequence[AnyWake]) -> bool:
+    async def publish(self, wakes: Sequence[Wake]) -> bool:
         """Publish and wait for the broker's answer; True when it took all of them."""
         return await asyncio.wrap_future(self.publish_soon(wakes))
 
@@ -217,7 +217,7 @@ class CeleryPublisher:
                 return items, True
         return items, False
 
-    def _try_send(self, wakes: Sequence[AnyWake]) -> bool:
+    def _try_send(self, wakes: Sequence[Wake]) -> bool:
         try:
             self._send([encode_wake(wake) for wake in wakes])
         except Exception as error:  # every client library has errors of its own here; all mean "not taken"

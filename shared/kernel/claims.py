@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.kernel.deferral import Deferral
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import RESPOND, StepRef
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.questions import QuestionAnswer
 from planq.shared.kernel.retry import RetryTerms, StageTries
@@ -35,9 +35,65 @@ class ReusedStep:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class StageClaim:
-    """The right to carry out the PLAN or RESPOND stage of a job once; `attempt` is its fencing token.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to carry out once what is at `ref`; `attempt` is its fencing token.
+
+    What the engine knows of it. The handler of its kind has more: a `StageClaim` is one that asks a model, a
+    `StepClaim` one that calls a tool. A stage has no effect in the world but its calls of a model: it is `pure`.
+    `depth` counts the jobs above this one, `root_job_id` is the outermost (None: this one), `agent_name` the agent
+    that the job runs. `time_left` is what the plan of a step, or the job of a stage, had left at the claim. A job of
+    a conversation has its `conversation_id`.
+    """
+
+    ref: StepRef
+    tenant_id: str
+    attempt: int
+    user_id: str = ""
+    trace_id: str = ""
+    context_id: str = ""
+    conversation_id: UUID | None = None
+    agent_name: str | None = None
+    depth: int = 0
+    root_job_id: UUID | None = None
+    priority: Priority = Priority.INTERACTIVE
+    time_left: timedelta | None = None
+    pool: Pool = Pool.IO
+    effect: Effect = Effect.PURE
+    recovery: Recovery = Recovery.FAIL
+
+    @property
+    def job_id(self) -> UUID:
+        return self.ref.job_id
+
+    @property
+    def round(self) -> int:
+        return self.ref.round
+
+    @property
+    def name(self) -> str | None:
+        """Return what Flower shows: the tool, or the agent of a stage."""
+        return self.agent_name
+
+    @property
+    def is_slow(self) -> bool:
+        """True where it waits for others, as a fetch does: other work need not wait for it to end."""
+        return self.effect is not Effect.PURE
+
+    @property
+    def ends_in(self) -> float | None:
+        """Return the seconds after which its job may run out of time, None where that is seen otherwise."""
+        return None
+
+    @property
+    def is_awaited(self) -> bool:
+        """True where somebody may wait for the job's end: a step above it, or the next turn of a conversation."""
+        return self.root_job_id is not None or self.conversation_id is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageClaim(Claim):
+    """The right to plan, or to answer.
 
     In a fork, `reuse` names whose outcomes the steps of its plan take over, by index. RESPOND answers
     from `results`, the outcomes of the round's steps that were begun, in plan order, arguments resolved; None in PLAN
@@ -54,18 +110,12 @@ class StageClaim:
     from the first plan on.
     `budgeted` says that the tree of jobs of `root_job_id` shares a budget. `next_index` is that of the next step
     that this job gets, for indices count on over its rounds; 0 for jobs that have one round only. `tried` is what its
-    model's failures have cost this stage before, `time_left` what the job had left at the claim. A job of a
-    conversation has its `conversation_id`; it is a turn of it unless it has a `parent`. One that reads a conversation
-    without being a turn is shown `history` (`ShownHistory`). In a batch with a discount, `deferral` is what is known
-    of the job's call that may wait for a provider's batch. `parts` are the images, files and audio beside `input`, as
-    the job stores them.
+    model's failures have cost this stage before. A job of a conversation is a turn of it unless it has a `parent`.
+    One that reads a conversation without being a turn is shown `history` (`ShownHistory`). In a batch with a
+    discount, `deferral` is what is known of the job's call that may wait for a provider's batch. `parts` are the
+    images, files and audio beside `input`, as the job stores them.
     """
 
-    job_id: UUID
-    tenant_id: str
-    status: JobStatus
-    round: int
-    attempt: int
     model: str
     input: str
     tools: Sequence[str] | None
@@ -76,30 +126,21 @@ class StageClaim:
     reuse: Mapping[int, ReusedStep] = field(default_factory=dict)
     results: Sequence[StepResult] | None = None
     agent: Mapping[str, Any] | None = None
-    agent_name: str | None = None
     agent_version: int | None = None
     instructions: tuple[str, ...] = ()
     action: str | None = None
     with_: Mapping[str, Any] = field(default_factory=dict)
-    depth: int = 0
-    root_job_id: UUID | None = None
     parent: StepRef | None = None
     output: Any = None
     answer: str | None = None
     budgeted: bool = False
     next_index: int = 0
-    user_id: str = ""
-    trace_id: str = ""
-    context_id: str = ""
-    conversation_id: UUID | None = None
     history: Mapping[str, Any] | None = None
     tried: StageTries = field(default_factory=StageTries)
-    time_left: timedelta | None = None
     strategy: Strategy = Strategy.PLAN
     rounds: Sequence[RoundRecord] = ()
     rounds_time_left: timedelta | None = None
     loop: Mapping[str, Any] | None = None
-    priority: Priority = Priority.INTERACTIVE
     respond: Respond = Respond.MODEL
     on_incomplete: str | None = None
     model_settings: Mapping[str, Any] | None = None
@@ -107,10 +148,19 @@ class StageClaim:
     parts: Sequence[Mapping[str, Any]] = ()
     deferral: Deferral | None = None
 
+    @property
+    def ends_in(self) -> float:
+        return min(self.limits.job_timeout_seconds, self.limits.plan_timeout_seconds)
 
-@dataclass(frozen=True, slots=True)
-class StepClaim:
-    """The right to run a step once; `attempt` is its fencing token.
+    @property
+    def status(self) -> JobStatus:
+        """Return the status of a job that stands in this stage."""
+        return JobStatus.RESPONDING if self.ref.index == RESPOND else JobStatus.PLANNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepClaim(Claim):
+    """The right to run a step of a plan.
 
     `outputs` holds the outputs of exactly the steps that the arguments reference; of a large one its `Excerpts`.
     `wanted` are the paths of its own output that later steps reference; so many steps are its `dependents`, which its
@@ -118,50 +168,37 @@ class StepClaim:
     earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries, and one
     that delegates is one with that which gathers. When it
     is `in_doubt` whether an earlier attempt took effect, the tool has to find that out before it is called again.
-    `time_left` is what the plan had left at the claim. When the step has `joined`, its child jobs have come as far
-    as it waited for: `note` is what it delegated with. `depth` counts the jobs above this one, `root_job_id` is the
-    outermost (None: this one), `agent` the one that the job runs, `skill_id` the first skill that it lists; `limits`
+    When the step has `joined`, its child jobs have come as far
+    as it waited for: `note` is what it delegated with. `skill_id` is the first skill that its agent lists; `limits`
     are there unless `kind` is `tool`.
     Arguments that are `verbatim` are data: nothing in them is a reference.
     `answers` are what people answered to what this step asked; `policies` the tool policies of its job and of those
-    above it. `conversation_id` and `priority` are those of its job. The step has `waited` for the other side, which
-    asked for it.
+    above it. The step has `waited` for the other side, which asked for it.
     """
 
-    ref: StepRef
-    tenant_id: str
     tool_name: str
-    effect: Effect
-    pool: Pool
     arguments: Mapping[str, Any]
     outputs: Mapping[int, Any]
-    attempt: int
     tries: int
     retry: RetryTerms
     worker_losses: int
     timeout_seconds: float
-    user_id: str
-    trace_id: str
-    context_id: str
-    recovery: Recovery = Recovery.FAIL
     in_doubt: bool = False
     wanted: tuple[Path, ...] = ()
     dependents: int = 0
-    time_left: timedelta | None = None
     kind: StepKind = StepKind.TOOL
     joined: bool = False
     note: Any = None
     verbatim: bool = False
-    depth: int = 0
-    root_job_id: UUID | None = None
-    agent: str | None = None
     limits: Limits | None = None
     skill_id: str | None = None
     answers: tuple[QuestionAnswer, ...] = ()
-    conversation_id: UUID | None = None
     policies: tuple[Mapping[str, Any], ...] = ()
-    priority: Priority = Priority.INTERACTIVE
     waited: timedelta = timedelta(0)
+
+    @property
+    def name(self) -> str:
+        return self.tool_name
 
 
 _AS_PLANNED = (PlannedStep.__dataclass_fields__.keys() & StepClaim.__dataclass_fields__.keys()) - {"dependents"}

@@ -28,35 +28,49 @@ def unix_ms_of(id: UUID) -> int:
     return int.from_bytes(id.bytes[:6], "big")
 
 
+PLAN, RESPOND = -1, -2
+"""The indices of a round's stages: a stage is a step that asks a model, and stands beside those of the plan."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepRef:
-    """Which step of which round of which job."""
+    """The address of what can be claimed: which step of which round of which job, or which of its stages.
+
+    Steps count on over the rounds of a job, and attempts at its stages do. So `key` alone tells them apart, and a
+    wake-up for a stage need not know the round.
+    """
 
     job_id: UUID
     round: int
     index: int
 
+    @property
+    def is_stage(self) -> bool:
+        return self.index < 0
 
-def plan_attempt_id(job_id: UUID, attempt: int) -> str:
-    """Return the Celery task id of one attempt at the PLAN stage, as Flower shows it."""
-    return f"{job_id}.plan.{attempt}"
-
-
-def respond_attempt_id(job_id: UUID, attempt: int) -> str:
-    """Return the Celery task id of one attempt at the RESPOND stage, as Flower shows it."""
-    return f"{job_id}.respond.{attempt}"
+    @property
+    def key(self) -> tuple[UUID, int]:
+        return self.job_id, self.index
 
 
-def step_attempt_id(ref: StepRef, attempt: int) -> str:
-    """Return the Celery task id of one attempt at a step: `<job>.r<round>.s<index>.<attempt>`."""
-    return f"{ref.job_id}.r{ref.round}.s{ref.index}.{attempt}"
+_STAGE_NAMES = {PLAN: "plan", RESPOND: "respond"}
+
+
+def attempt_id(ref: StepRef, attempt: int, more: int = 0) -> str:
+    """Return the Celery task id of an attempt, as Flower shows it; of a wake-up for `more` steps beside `ref`, too.
+
+    `<job>.plan.<attempt>`, `<job>.respond.<attempt>`, `<job>.r<round>.s<index>.<attempt>`, `<job>.r0.s3+2.1`
+    """
+    if ref.is_stage:
+        return f"{ref.job_id}.{_STAGE_NAMES[ref.index]}.{attempt}"
+    return f"{ref.job_id}.r{ref.round}.s{ref.index}{f'+{more}' if more else ''}.{attempt}"
+
+
+def root_task_id(job_id: UUID) -> str:
+    """Return the Celery task id of the first task of a job."""
+    return attempt_id(StepRef(job_id, 0, PLAN), 1)
 
 
 def group_id(attempt_id: str) -> str:
     """Return the Celery group id of what one attempt made ready together: `<attempt>.group`."""
     return f"{attempt_id}.group"
-
-
-def steps_attempt_id(first: StepRef, count: int, attempt: int) -> str:
-    """Return the Celery task id of a wake-up for `count` steps: `<job>.r<round>.s<first>+<others>.<attempt>`."""
-    return f"{first.job_id}.r{first.round}.s{first.index}+{count - 1}.{attempt}"

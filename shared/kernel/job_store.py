@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from uuid import UUID
 
 from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
 from planq.shared.kernel.children import ChildOutcome, Delegated
-from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.claims import Claim, StageClaim, StepClaim
 from planq.shared.kernel.deferral import DeferredCall
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.questions import StepQuestion
@@ -28,11 +27,9 @@ from planq.shared.kernel.states import (
 )
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.usage import ModelCall
-from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.platform.values.encoding import JsonText
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class ReadyStep:
 class ClaimRequest:
     """What the caller of a transition claims for itself of the work that the transition makes ready.
 
-    It is claimed in the same commit, exactly as `claim_step` and `claim_stage` would right after it: at most `steps`
+    It is claimed in the same commit, exactly as `claim` would right after it: at most `steps`
     of the ready steps of `pool`, in plan order, and with `stage` the RESPOND stage. Nothing of a paused job is taken.
     """
 
@@ -116,9 +113,9 @@ class TransitionResult:
     job_status: JobStatus | None = None
     status: StepStatus | None = None
     stage_attempt: int = 0
-    taken: tuple[StepClaim | StageClaim, ...] = ()
+    taken: tuple[Claim, ...] = ()
     steps: int = 1
-    children: tuple[PlanWake, ...] = ()
+    children: tuple[Wake, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,26 +214,6 @@ class Approved:
     model_calls: int
 
 
-class Lands(Enum):
-    """What the commit of a store's method lands for the worker that calls it."""
-
-    CLAIM = "claim"
-    CONCLUSION = "conclusion"
-
-
-def lands(role: Lands) -> Callable[[Method], Method]:
-    """Mark a method of `JobStore` as a claim, or as the conclusion of the attempt that is its first argument.
-
-    A worker lets these wait while its lease is not fresh (`InFlightWork.guard`); all other methods go at once.
-    """
-
-    def mark(method: Method) -> Method:
-        setattr(method, "lands", role)  # noqa: B010 - a function has no such field for the type checker
-        return method
-
-    return mark
-
-
 class JobStore(Protocol):
     """The durable state of jobs, as the engine uses it. Every transition is one commit and guarded by its attempt.
 
@@ -248,12 +225,14 @@ class JobStore(Protocol):
     the sweeper decide what happens to the work.
     """
 
-    @lands(Lands.CLAIM)
-    async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
-        """Take the stage of a job that stands in one of `statuses`; None when it is taken, over or does not exist."""
+    async def claim(self, refs: Sequence[StepRef]) -> Sequence[Claim]:
+        """Take what is there at `refs`, in one commit; steps in plan order.
+
+        Left out is what is taken, over, not ready, not due, or does not exist. All `refs` are steps of one round of
+        one job, or one is a stage, in which the job stands; raises `ValueError` otherwise.
+        """
         ...
 
-    @lands(Lands.CONCLUSION)
     async def accept_plan(
         self,
         claim: StageClaim,
@@ -274,7 +253,6 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CONCLUSION)
     async def refuse_plan(
         self,
         claim: StageClaim,
@@ -293,7 +271,6 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CONCLUSION)
     async def end_job(
         self,
         claim: StageClaim,
@@ -315,30 +292,10 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CONCLUSION)
-    async def keep_end(
-        self,
-        claim: StageClaim,
-        /,
-        end: JobEnd | None,
-        error: ErrorRecord,
-        delay: timedelta,
-        tried: StageTries,
-        calls: Sequence[ModelCall],
-    ) -> bool:
-        """Keep what the stage came to and let it be claimed again after `delay`; True when it applied.
-
-        For an end that the database refuses, for `error`: the next claim brings it as `kept`, and no model is asked
-        again. Without an `end` the claim's own is kept.
-        """
-        ...
-
-    @lands(Lands.CONCLUSION)
     async def end_kept(self, claim: StageClaim, /) -> bool:
         """End the job as `claim.kept` says; True when it applied."""
         ...
 
-    @lands(Lands.CONCLUSION)
     async def chain_tool(
         self,
         claim: StageClaim,
@@ -379,15 +336,21 @@ class JobStore(Protocol):
         """
         ...
 
-    async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        """Append an event of this kind to the job's stream, unless it has one; False: the stage is no longer ours."""
+    async def note(self, claim: Claim, kind: str, data: Mapping[str, Any]) -> bool:
+        """Append an event about the job or, with its `round` and `index`, about the step; at most once of each kind.
+
+        False where it is there, the job has ended, or the stage is no longer ours.
+        """
         ...
 
-    async def release_stage(self, claim: StageClaim) -> bool:
-        """Give the stage back unfinished, for another worker to take at once; True when it applied."""
+    async def release(self, claim: Claim) -> TransitionResult:
+        """Give back unfinished what was claimed, for another worker to take at once.
+
+        Of a step, `ready` holds it; after an earlier step has failed for good it is skipped instead, as whatever had
+        not begun. Of a stage, `job_status` and `stage_attempt` name it.
+        """
         ...
 
-    @lands(Lands.CONCLUSION)
     async def retry_stage(
         self,
         claim: StageClaim,
@@ -398,8 +361,12 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         is_sent: bool = True,
+        end: JobEnd | None = None,
     ) -> bool:
         """Let the stage be claimed again after `delay`, by anybody; True when it applied.
+
+        With an `end`, which the database refused for `error`, the next claim brings it as `kept`, and no model is
+        asked again. Without one the claim's own is kept.
 
         `error` is why, `tried` what the next claim of this stage shall bring: both are shown with the job until it
         goes on. Those of `calls` that failed are kept, and count as one with the call that ends the stage.
@@ -407,7 +374,6 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CONCLUSION)
     async def defer_stage(self, claim: StageClaim, /, call: DeferredCall | None) -> bool:
         """Let the stage wait for a provider's batch, which is sent `call`; True when it applied.
 
@@ -422,20 +388,7 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CLAIM)
-    async def claim_step(self, ref: StepRef) -> StepClaim | None:
-        """Take a ready step whose time has come; None when it is taken, over, not ready or does not exist."""
-        ...
-
-    @lands(Lands.CLAIM)
-    async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:
-        """Take those of a job's steps that `claim_step` would take, in one commit; in plan order.
-
-        All `refs` name steps of one round of one job; raises `ValueError` otherwise.
-        """
-        ...
-
-    async def hand_on_steps(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
+    async def hand_on(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
         """Return those of some steps, all of one round of one job, that only workers with other tools can claim.
 
         Their wake-ups are to be published again. Steps whose tool no live worker has are put aside, until one has it
@@ -453,8 +406,7 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CLAIM)
-    async def claim_suspects(self, pool: Pool) -> Sequence[StageClaim | StepClaim]:
+    async def claim_suspects(self, pool: Pool) -> Sequence[Claim]:
         """Take what is due of the group of suspects of a pool that has waited for longest.
 
         For a worker that has nothing else in flight. Returns nothing where there is no such group, or where all of it
@@ -462,7 +414,6 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CONCLUSION)
     async def succeed_step(
         self,
         claim: StepClaim,
@@ -484,7 +435,6 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CONCLUSION)
     async def fail_step(
         self,
         claim: StepClaim,
@@ -505,7 +455,6 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CONCLUSION)
     async def ask_step(
         self,
         claim: StepClaim,
@@ -543,7 +492,6 @@ class JobStore(Protocol):
         """
         ...
 
-    @lands(Lands.CONCLUSION)
     async def suspend_step(self, claim: StepClaim, /, delay: timedelta, output: Any) -> bool:
         """Let the step wait: it succeeds with `output` after `delay`, without a worker; True when it applied."""
         ...
@@ -552,7 +500,6 @@ class JobStore(Protocol):
         """End the wait of a step that was suspended by this attempt; not applied where its time has not come."""
         ...
 
-    @lands(Lands.CONCLUSION)
     async def delegate_step(self, claim: StepClaim, /, delegated: Delegated) -> TransitionResult:
         """Store the child jobs and let the step wait for them without a worker, in one commit.
 
@@ -583,13 +530,6 @@ class JobStore(Protocol):
         """
         ...
 
-    async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        """Append an event about a step, `data` (not empty) beside its `round` and `index`; at most once of each kind.
-
-        False where it is there, or the job has ended.
-        """
-        ...
-
     async def keep_traceback(self, claim: StepClaim, text: str) -> bool:
         """Keep where the exception of an attempt came from, of each step the last five.
 
@@ -599,11 +539,4 @@ class JobStore(Protocol):
 
     async def holds_step(self, claim: StepClaim) -> bool:
         """True while the attempt is the owner of its step."""
-        ...
-
-    async def release_step(self, claim: StepClaim) -> TransitionResult:
-        """Give a running step back unfinished: `ready` holds it, for another worker to take at once.
-
-        After an earlier step has failed for good it is skipped instead, as whatever had not begun.
-        """
         ...

@@ -142,6 +142,9 @@ class StageTries:
     awaits: tuple[str, ...] = ()
 
 
+NOT_TRIED = StageTries()
+
+
 class Phase(StrEnum):
     """How far an attempt had come when it broke off."""
 

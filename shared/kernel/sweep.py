@@ -309,20 +309,16 @@ class SweepStore(Protocol):
         ...
 
 
-Place = StepRef | UUID
-"""Where an attempt is made: a step, or (by the job's id) the stage in which a job stands."""
-
-
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a place; `number` is its fencing token."""
+    """One attempt at what is at an address; `number` is its fencing token."""
 
-    place: Place
+    ref: StepRef
     number: int
 
     @property
     def job_id(self) -> UUID:
-        return job_of(self.place)
+        return self.ref.job_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,10 +332,6 @@ class HeldAttempt:
     effect: Effect | None
     again: Wake
     releases: int = 0
-
-
-def job_of(place: Place) -> UUID:
-    return place if isinstance(place, UUID) else place.job_id
 
 
 @dataclass(frozen=True, slots=True)

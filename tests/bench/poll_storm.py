@@ -27,6 +27,7 @@ from planq.shared.platform.database import Database
 from tests.bench.client import Answer, Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
+from tests.support.claiming import claim_stage
 from tests.support.stack import Stack
 
 CLIENTS, QUICK_CLIENTS, HOPED_CLIENTS = 2_000, 2_000, 10_000
@@ -104,7 +105,7 @@ async def submitted(client: Client, jobs: int) -> Sequence[str]:
 
 async def claimed(store: PostgresJobStore, jobs: Sequence[str]) -> Sequence[StageClaim]:
     """Claim the first stage of each job."""
-    found = await asyncio.gather(*(store.claim_stage(UUID(job), [JobStatus.QUEUED]) for job in jobs))
+    found = await asyncio.gather(*(claim_stage(store, UUID(job), [JobStatus.QUEUED]) for job in jobs))
     return [claim for claim in found if claim]
 
 

@@ -84,7 +84,7 @@ def test_flower_lists_every_stage_and_step_under_the_id_of_its_attempt(
     names = {"planq.plan", *(f"planq.step[{name}]" for name in tools), "planq.respond"}
     assert {shown[i]["name"] for i in expected} == names
     eventually(lambda: {tasks()[i]["state"] for i in expected} == {"SUCCESS"}, 60)
-    assert "tool=write_report" in shown[f"{job_id}.r0.s2.1"]["kwargs"]
+    assert "write_report" in shown[f"{job_id}.r0.s2.1"]["kwargs"]
     eventually(lambda: tasks().get(f"{failing}.r0.s0.1", {}).get("state") == "FAILURE", 60)
     assert httpx.post(f"{url}/api/worker/shutdown/x", auth=auth).status_code == 403
 

@@ -9,7 +9,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.subjects.agents.store import DocumentStore
 from tests.faults.scene import Scene
 
@@ -42,7 +42,7 @@ def agents_job(scene: Scene, text: str) -> UUID:
         budget={"max_model_calls": 1, "max_steps": 1},
     )
     scene.caller.do(scene.caller.requests.submit(submission))
-    scene.caller.publisher.publish_soon([PlanWake(job_id)])
+    scene.caller.publisher.publish_soon([Wake.plan(job_id)])
     return job_id
 
 
@@ -63,4 +63,4 @@ def chained(scene: Scene, point: str) -> None:
     assert scene.read("SELECT count(*) AS n FROM events WHERE kind = 'agent_tools_missing'") == [{"n": 1}]
 
 
-CHAINING = {"store.chain_tool": chained, "store.reserve": chained, "store.warn": chained}
+CHAINING = {"store.chain_tool": chained, "store.reserve": chained}

@@ -84,7 +84,7 @@ def watched(scene: Scene, point: str) -> None:
 
 
 DEPLOYING = {
-    "store.hand_on_steps": handed_on,
+    "store.hand_on": handed_on,
     "store.report_progress": reported,
     "worker_registry.watch_steps": watched,
     "sweep.wake_offered": came_back,

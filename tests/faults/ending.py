@@ -68,4 +68,4 @@ def kept(scene: Scene, point: str) -> None:
     assert _ends(scene, during) == 1
 
 
-ENDING: dict[str, Callable[[Scene, str], None]] = {"store.keep_end": unkept, "store.end_kept": kept}
+ENDING: dict[str, Callable[[Scene, str], None]] = {"store.end_kept": kept}

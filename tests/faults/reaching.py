@@ -34,6 +34,7 @@ from tests.faults.speaking import SPEAKING
 from tests.faults.telling import TELLING
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, wire_server
+from tests.support.claiming import claim_stage
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
@@ -282,7 +283,7 @@ def unanswered_claim(scene: Scene, point: str) -> None:
     known = eventually(lambda: scene.read("SELECT id FROM workers"), PATIENCE, what="the worker is there")
     job_id = scene.submit(*MIXED, publish=False)
     store = PostgresJobStore(scene.caller.database, known[0]["id"], as_called)
-    assert scene.caller.do(store.claim_stage(job_id, [JobStatus.QUEUED])) is not None
+    assert scene.caller.do(claim_stage(store, job_id, [JobStatus.QUEUED])) is not None
     scene.dies(name)
     scene.worker()
     scene.mixed_comes_out_right(job_id)
@@ -472,12 +473,10 @@ def overridden(scene: Scene, point: str) -> None:
 
 
 REACH: dict[str, Recipe] = {
-    "store.claim_stage": mixed,
+    "store.claim": mixed,
     "catalogue.tools": mixed,
     "store.accept_plan": mixed,
     "store.refuse_plan": refused,
-    "store.claim_step": mixed,
-    "store.claim_steps": wide,
     "store.succeed_step": mixed,
     "store.fail_step": mixed,
     "store.delegate_step": kin,
@@ -492,10 +491,9 @@ REACH: dict[str, Recipe] = {
     "store.record_calls": cut_off_in_a_model_call,
     "store.charge_step": paid,
     "store.holds_step": confirmed,
-    "store.note_step": overridden,
+    "store.note": overridden,
     "store.keep_traceback": mixed,
-    "store.release_step": stopped_in_a_step,
-    "store.release_stage": stopped_in_a_stage,
+    "store.release": stopped_in_a_step,
     "store.retry_stage": without_a_model,
     "store.wake_awaiting": with_a_model_that_is_back,
     "publisher.publish": wide,

@@ -25,7 +25,7 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from tests.support.callers import Caller
 from tests.support.stack import ROOT, Stack, step_processes
 from tests.support.waiting import eventually
@@ -205,7 +205,7 @@ class Scene:
         self.caller.do(self.caller.requests.submit(submission))
         if publish:
             # Where the broker is in trouble it may refuse: the sweeper of a worker then finds the job.
-            self.caller.publisher.publish_soon([PlanWake(job_id, priority=priority, tenant=tenant)])
+            self.caller.publisher.publish_soon([Wake.plan(job_id, priority=priority, tenant=tenant)])
         return job_id
 
     def tenants(self, *names: str) -> None:

@@ -24,6 +24,7 @@ from planq.shared.subjects.webhooks.signing import SigningSecrets
 from tests.faults.conversing import says
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.bot_api import TOKEN, BotServer, Reply, bot_server, refused
+from tests.support.claiming import claim_stage
 from tests.support.receiver import receiving
 from tests.support.updates import said
 from tests.support.waiting import eventually
@@ -82,7 +83,7 @@ async def _answered(database: Database, said: InboundResult, text: str) -> None:
     """Answer a message as a worker does, and settle its turn."""
     assert said.job_id is not None
     store = PostgresJobStore(database, new_id(), as_called)
-    claim = await store.claim_stage(said.job_id, [JobStatus.QUEUED])
+    claim = await claim_stage(store, said.job_id, [JobStatus.QUEUED])
     assert claim is not None
     assert await store.end_job(claim, JobStatus.COMPLETED, text, None, [])
     await ConversationStore(database).settle(said.job_id)

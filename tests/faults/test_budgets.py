@@ -15,7 +15,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from tests.faults.conftest import Play, Stage
 from tests.faults.scene import Scene
 from tests.support.tiers import rare
@@ -44,7 +44,7 @@ def submit(scene: Scene, tool: str, arguments: Mapping[str, Any], calls: int) ->
         job_id, "default", "", Strategy.PLAN, "offline", Limits(), plan=plan, budget={"max_model_calls": calls}
     )
     scene.caller.do(scene.caller.requests.submit(submission))
-    scene.caller.publisher.publish_soon([PlanWake(job_id)])
+    scene.caller.publisher.publish_soon([Wake.plan(job_id)])
     return job_id
 
 

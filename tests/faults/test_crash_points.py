@@ -14,9 +14,11 @@ import pytest
 from planq.shared.failpoints import point_names
 from planq.worker.container import CRASH_POINTS
 from tests.faults.batching import each_line_once
+from tests.faults.chaining import chained
 from tests.faults.conftest import Play, Stage
 from tests.faults.conversing import turns, unsettled
-from tests.faults.reaching import REACH, UNSAFE, Recipe, windowed
+from tests.faults.ending import unkept
+from tests.faults.reaching import REACH, UNSAFE, Recipe, stopped_in_a_stage, wide, windowed
 
 POINTS = point_names(CRASH_POINTS)
 
@@ -65,6 +67,16 @@ SERVED = [
     )
     if point.partition(":")[0] == name
 ]
+ALSO = [
+    play_of(f"{name}:{edge} as {recipe.__name__}", f"{name}:{edge}", recipe)
+    for name, recipe in (
+        ("store.claim", wide),
+        ("store.release", stopped_in_a_stage),
+        ("store.retry_stage", unkept),
+        ("store.note", chained),
+    )
+    for edge in ("before", "after")
+]
 UNSAFELY = [play_of(f"{point} of an unsafe tool", point, recipe) for point, recipe in UNSAFE.items()]
 
 
@@ -75,7 +87,7 @@ def test_every_crash_point_is_reached() -> None:
     assert set(REACH) >= LOOKS | DOUBLES
 
 
-@pytest.mark.parametrize("play", [*EVERYWHERE, *SERVED, *UNSAFELY, *HELD])
+@pytest.mark.parametrize("play", [*EVERYWHERE, *SERVED, *ALSO, *UNSAFELY, *HELD])
 def test_a_worker_that_dies_there_loses_nothing_and_repeats_nothing(
     play: tuple[str, Play], plays: dict[str, Future[None]]
 ) -> None:

@@ -16,7 +16,7 @@ from tests.faults.conftest import Play, Stage
 
 OPERATIONS = {
     "plan": "store.accept_plan:before",
-    "claim": "store.claim_step:after",
+    "claim": "store.claim:after",
     "finish": "store.succeed_step:before",
     "unlock": "store.succeed_step:after",
     "publish": "publisher.publish:before",

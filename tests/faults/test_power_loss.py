@@ -20,13 +20,13 @@ from tests.faults.conftest import Play, Stage
 from tests.faults.scene import MIXED, MIXED_TEXT
 from tests.faults.striking import own_postgres, standing_at
 from tests.integration.store.test_control import Rows
+from tests.support.claiming import claim_stage
 from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
 
 COMMITS = {
-    "claim_stage": 2,
+    "claim": 4,
     "accept_plan": 1,
-    "claim_step": 2,
     "succeed_step": 6,
     "fail_step": 1,
     "suspend_step": 1,
@@ -34,7 +34,7 @@ COMMITS = {
     "end_job": 1,
 }
 """The commits of the mixed job, and how often each comes at least."""
-ALWAYS = {("claim_stage", 1), ("succeed_step", 1)}
+ALWAYS = {("claim", 1), ("succeed_step", 1)}
 RUNS = int(os.environ.get("POWER_LOSS_RUNS", "1"))
 
 
@@ -74,7 +74,7 @@ def test_a_power_cut_loses_a_commit_that_does_not_wait_for_the_disk(commit: str)
             rows = Rows(database)
             if commit == "a stage is claimed":
                 job = await rows.submit()
-                claim = await rows.store.claim_stage(job, (JobStatus.QUEUED,))
+                claim = await claim_stage(rows.store, job, (JobStatus.QUEUED,))
                 assert claim is not None
             else:
                 job = await rows.executing("pure", "pure")

@@ -20,6 +20,7 @@ from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from tests.interleavings.arena import Operation, Session
 from tests.interleavings.jobs import CALL, claimed, out_of_time
 from tests.support.batches import item
+from tests.support.claiming import claim_stage
 from tests.support.stored import BOOM
 
 
@@ -122,7 +123,7 @@ OPERATIONS: tuple[Operation[Batch], ...] = (
     Operation("pause batch", lambda s, b: control(s).pause(b.tenant, b.id)),
     Operation("resume batch", lambda s, b: control(s).resume(b.tenant, b.id), stopped),
     Operation("retry batch", lambda s, b: control(s).retry(b.tenant, b.id)),
-    Operation("claim job", lambda s, b: s.store.claim_stage(b.queued, [JobStatus.QUEUED])),
+    Operation("claim job", lambda s, b: claim_stage(s.store, b.queued, [JobStatus.QUEUED])),
     Operation("complete job", lambda s, b: s.store.end_job(b.runs, JobStatus.COMPLETED, "done", None, [CALL])),
     Operation("fail job", lambda s, b: s.store.end_job(b.runs, JobStatus.FAILED, None, BOOM, [CALL])),
     Operation("cancel job", lambda s, b: s.requests.cancel(b.tenant, b.runs.job_id)),

@@ -17,6 +17,7 @@ from planq.shared.subjects.conversations.store import ConversationStore
 from planq.shared.subjects.jobs.store import Verdict
 from tests.interleavings.arena import Operation, Session
 from tests.interleavings.jobs import CALL, claimed, out_of_time, paused
+from tests.support.claiming import claim_stage
 from tests.support.conversations import message
 from tests.support.plans import compiled
 from tests.support.stored import BOOM, DID_IT
@@ -121,7 +122,7 @@ OPERATIONS: tuple[Operation[Conversation], ...] = (
         lambda s, c: s.requests.resume(c.tenant, c.active.job_id, after=0),
         settled,
     ),
-    Operation("claim held turn", lambda s, c: s.store.claim_stage(c.held, [JobStatus.QUEUED])),
+    Operation("claim held turn", lambda s, c: claim_stage(s.store, c.held, [JobStatus.QUEUED])),
     Operation(
         "expire turn",
         lambda s, c: s.registry.expire_job(ExpiredJob(c.active.job_id, False, 1.0), BOOM),

@@ -23,6 +23,7 @@ from planq.shared.subjects.jobs.store import Verdict
 from planq.shared.subjects.questions.store import ExpiredQuestion, QuestionSweep
 from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from tests.interleavings.arena import Operation, Session
+from tests.support.claiming import claim_stage, claim_step, claim_steps
 from tests.support.plans import compiled
 from tests.support.stored import BOOM, DID_IT
 
@@ -78,7 +79,7 @@ async def build(session: Session) -> Jobs:
     stage = await claimed(session, parent)
     assert (await session.store.accept_plan(stage, "model", {}, compiled(PLAN), [])).applied
     begun = [StepRef(parent, 0, index) for index in (RUNS, RUNS_TOO, TIMED, ASKS, DELEGATES)]
-    steps = {claim.ref.index: claim for claim in await session.store.claim_steps(begun)}
+    steps = {claim.ref.index: claim for claim in await claim_steps(session.store, begun)}
     assert await session.store.suspend_step(steps[TIMED], timedelta(0), OUTPUT)
     assert await session.store.ask_step(steps[ASKS], DID_IT, BOOM)
     question = await session.one("SELECT id FROM questions WHERE job_id = %s", parent)
@@ -93,7 +94,7 @@ async def build(session: Session) -> Jobs:
 
 async def claimed(session: Session, job_id: UUID) -> StageClaim:
     """Claim a job's PLAN stage."""
-    claim = await session.store.claim_stage(job_id, [JobStatus.QUEUED])
+    claim = await claim_stage(session.store, job_id, [JobStatus.QUEUED])
     assert claim is not None
     return claim
 
@@ -135,7 +136,7 @@ async def paused(session: Session, job_id: UUID, tenant: str) -> None:
 
 OPERATIONS: tuple[Operation[Jobs], ...] = (
     # Steps of the parent
-    Operation("claim step", lambda s, j: s.store.claim_step(j.ref(READY))),
+    Operation("claim step", lambda s, j: claim_step(s.store, j.ref(READY))),
     Operation("succeed step", lambda s, j: s.store.succeed_step(j.steps[RUNS], OUTPUT, None)),
     Operation("succeed the other", lambda s, j: s.store.succeed_step(j.steps[RUNS_TOO], OUTPUT, None)),
     Operation(
@@ -152,9 +153,9 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     ),
     Operation("ask step", lambda s, j: s.store.ask_step(j.steps[RUNS], DID_IT, BOOM)),
     Operation("note outcome", lambda s, j: s.store.note_outcome(j.steps[RUNS], OUTPUT, None)),
-    Operation("note step", lambda s, j: s.store.note_step(j.steps[RUNS], "progress", {"at": 1})),
+    Operation("note step", lambda s, j: s.store.note(j.steps[RUNS], "progress", {"at": 1})),
     Operation("keep traceback", lambda s, j: s.store.keep_traceback(j.steps[RUNS], "Traceback …")),
-    Operation("release step", lambda s, j: s.store.release_step(j.steps[RUNS])),
+    Operation("release step", lambda s, j: s.store.release(j.steps[RUNS])),
     Operation(
         "abandon step",
         lambda s, j: s.registry.abandon(s.worker, Attempt(j.ref(RUNS), 1)),
@@ -209,7 +210,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     ),
     Operation("notify parent", lambda s, j: s.store.serve_end(j.ended)),
     # Its child that is being planned, and the one that is queued
-    Operation("claim stage", lambda s, j: s.store.claim_stage(j.queued, [JobStatus.QUEUED])),
+    Operation("claim stage", lambda s, j: claim_stage(s.store, j.queued, [JobStatus.QUEUED])),
     Operation(
         "accept plan",
         lambda s, j: s.store.accept_plan(
@@ -225,8 +226,8 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     Operation("complete child", lambda s, j: s.store.end_job(j.planned, JobStatus.COMPLETED, "done", None, [CALL])),
     Operation("fail child", lambda s, j: s.store.end_job(j.planned, JobStatus.FAILED, None, BOOM, [CALL])),
     Operation("retry stage", lambda s, j: s.store.retry_stage(j.planned, BOOM, HOUR, StageTries(1, 1, 1.0), [CALL])),
-    Operation("release stage", lambda s, j: s.store.release_stage(j.planned)),
-    Operation("warn", lambda s, j: s.store.warn(j.planned, "budget_low", {"left": 1})),
+    Operation("release stage", lambda s, j: s.store.release(j.planned)),
+    Operation("warn", lambda s, j: s.store.note(j.planned, "budget_low", {"left": 1})),
     Operation(
         "take stage back",
         lambda s, j: s.registry.take_back_stage(LostStage(j.planned.job_id, JobStatus.PLANNING, 1, 0)),

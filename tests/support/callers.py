@@ -13,7 +13,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.submission import Submission
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from tests.support.requests import OpenRequestStore
 
@@ -49,7 +49,7 @@ class Caller:
         submission = Submission(job_id, "default", text, Strategy.PLAN, "offline", Limits(), plan=plan)
         self.do(self.requests.submit(submission))
         if publish:
-            self.publisher.publish_soon([PlanWake(job_id)])
+            self.publisher.publish_soon([Wake.plan(job_id)])
         return job_id
 
     def status(self, job_id: UUID) -> str:

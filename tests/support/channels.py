@@ -17,6 +17,7 @@ from planq.shared.subjects.channels.store import ChannelStore
 from planq.shared.subjects.conversations.store import InboundResult
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
 from planq.shared.subjects.webhooks.rules import Delivery
+from tests.support.claiming import claim_stage
 from tests.support.conversations import Thread
 
 LEASE, HOLD = timedelta(seconds=15), timedelta(seconds=60)
@@ -49,7 +50,7 @@ class ChannelPost:
     async def reply(self, said: InboundResult, text: str = "done") -> None:
         """Answer a message, and settle its turn."""
         assert said.job_id is not None
-        claim = await self.jobs.claim_stage(said.job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(self.jobs, said.job_id, [JobStatus.QUEUED])
         assert claim is not None
         assert await self.jobs.end_job(claim, JobStatus.COMPLETED, text, None, [])
         await self.thread.store.settle(said.job_id)

@@ -39,7 +39,7 @@ from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.usage import ModelCall, Purpose
-from planq.shared.kernel.wakes import AnyWake, PlanWake, StepsWake, StepWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
 from planq.shared.subjects.conversations.store import TurnReader
@@ -54,7 +54,7 @@ from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
 from planq.worker.agents import AgentBackends, AgentServices, agent_tools, conclude_orchestration
 from planq.worker.container import sweep_duties
 from planq.worker.engine import Dispatcher, DispatcherSettings, Sweeper, SweepSettings, WakeOutcome
-from planq.worker.engine.in_flight import InFlightWork, attempt_of
+from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
 from planq.worker.handlers import Attempts, AttemptSettings
 from planq.worker.handlers.insights import Insights, InsightSettings
@@ -184,9 +184,9 @@ class _Replaceable:
         return lambda *args, **kwargs: getattr(self._store, name)(*args, **kwargs)
 
 
-def queue_of(wake: AnyWake) -> WakeQueue:
+def queue_of(wake: Wake) -> WakeQueue:
     """Return where a wake-up is published."""
-    return WakeQueue.of(wake.pool if isinstance(wake, StepWake | StepsWake) else Pool.IO, wake.priority)
+    return WakeQueue.of(wake.pool if not wake.ref.is_stage else Pool.IO, wake.priority)
 
 
 MASTERS = read_master_keys(base64.b64encode(bytes(32)).decode())
@@ -230,7 +230,7 @@ class Harness:
         self.catalogue = Catalogue(PublishedTools(database).list, self.tenants)
         self.payloads: Payloads = payloads or PayloadStore(database)
         self.requests = OpenRequestStore(database)
-        self.published: list[AnyWake] = []
+        self.published: list[Wake] = []
         self.silent = _Silent()
         backends = AgentBackends(
             self.store, PostgresOrchestrations(database), model, persist, self.payloads, max_output_bytes, prices
@@ -257,10 +257,10 @@ class Harness:
         workers: int,
     ) -> Dispatcher:
         in_flight = InFlightWork()
-        guarded = in_flight.guard(cast(JobStore, _Replaceable(self.store)))
+        store = cast(JobStore, _Replaceable(self.store))
         executor = Attempts(
             attempts,
-            store=guarded,
+            store=store,
             catalogue=self.catalogue,
             in_flight=in_flight,
             planner=self.model,
@@ -278,7 +278,7 @@ class Harness:
         )
         return Dispatcher(
             settings,
-            store=guarded,
+            store=store,
             executor=executor,
             publisher=self,
             tracker=self.silent,
@@ -294,7 +294,7 @@ class Harness:
         await self.worker_registry.register(self.worker_id, "test", OWN_POOLS, offered, 10, "test")
         await self.worker_registry.publish_tools([d.model_dump(mode="json") for d in definitions])
 
-    async def publish(self, wakes: Sequence[AnyWake]) -> bool:
+    async def publish(self, wakes: Sequence[Wake]) -> bool:
         """The port `Publisher`; each wake-up says in whose share it is carried out."""
         assert all(wake.tenant for wake in wakes), wakes
         self.published += wakes
@@ -316,7 +316,7 @@ class Harness:
             Submission(job_id, tenant, text, strategy, fields.pop("model", "offline"), limits, **fields)
         )
         priority = fields.get("priority", Priority.INTERACTIVE)
-        self.published.append(PlanWake(job_id, priority=priority, tenant=tenant))
+        self.published.append(Wake.plan(job_id, priority=priority, tenant=tenant))
         return job_id
 
     async def drain(self) -> None:
@@ -328,8 +328,8 @@ class Harness:
     async def drain_pool(self, pool: Pool) -> None:
         """Carry out the wake-ups of one pool until only those of the other are left."""
 
-        def is_ours(wake: AnyWake) -> bool:
-            return not isinstance(wake, StepWake | StepsWake) or wake.pool == pool
+        def is_ours(wake: Wake) -> bool:
+            return not wake.ref.is_stage or wake.pool == pool
 
         while ours := [wake for wake in self.published if is_ours(wake)]:
             self.published = [wake for wake in self.published if not is_ours(wake)]
@@ -344,10 +344,10 @@ class Harness:
     async def carry_out(self, claim: StageClaim | StepClaim) -> WakeOutcome:
         """Carry out what is claimed, and nothing that follows from it."""
         in_flight = self.dispatcher.in_flight
-        with in_flight.claiming([attempt_of(claim).place]) as asked:
+        with in_flight.claiming([claim.ref]) as asked:
             in_flight.hold([claim], asked)
         return await self.dispatcher._carry_out(self.dispatcher._chain(lambda: False), claim, tracked=False)
 
-    async def run_one(self, wake: AnyWake) -> WakeOutcome:
+    async def run_one(self, wake: Wake) -> WakeOutcome:
         """Carry out a single wake-up."""
         return await self.dispatcher.run(wake)

@@ -15,10 +15,10 @@ from kombu import Connection
 from planq.shared.broker import names
 from planq.shared.broker.messages import encode_wake
 from planq.shared.kernel.states import WakeQueue
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
-_WAKE = encode_wake(PlanWake(JOB))
+_WAKE = encode_wake(Wake.plan(JOB))
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 HEADERS: Mapping[str, Any] = {
     "lang": "py",
@@ -108,9 +108,13 @@ MESSAGES: Mapping[str, Poison] = {
     "arguments that are an array": bodied([[], [], _EMBED]),
     "arguments by position": bodied([["x"], _WAKE.kwargs, _EMBED]),
     "a chain": bodied([[], _WAKE.kwargs, {**_EMBED, "chain": [{"task": "x"}]}]),
-    "a job that is no id": called(job="x"),
-    "a job that is a number": called(job=5),
-    "arguments of another task": called(job=str(JOB), round=0),
+    "a job that is no id": called(**{**_WAKE.kwargs, "job": "x"}),
+    "a job that is a number": called(**{**_WAKE.kwargs, "job": 5}),
+    "arguments that lack some": called(job=str(JOB), round=0),
+    "a step for another task": called(**{**_WAKE.kwargs, "steps": [[0, "x"]]}),
+    "an index that no stage has": called(**{**_WAKE.kwargs, "steps": [[-3, None]]}),
+    "a stage among others": called(**{**_WAKE.kwargs, "steps": [[-1, None], [-1, None]]}),
+    "steps that are no pairs": called(**{**_WAKE.kwargs, "steps": [7]}),
     "a time limit that is no number": headed(timelimit=["x", "y"]),
     "a time limit that is negative": headed(timelimit=[-1, None]),
     "time limits that are no pair": headed(timelimit=7),

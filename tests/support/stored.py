@@ -59,6 +59,7 @@ from planq.testing.model.events import (
     StepSuspended,
     ToolMissed,
 )
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.requests import OpenRequestStore
 
 BOOM = ErrorRecord("tool_error", "boom")
@@ -84,9 +85,9 @@ class StoredJob:
 
     async def begin(self, follow: FollowUp = ONE_ROUND, *, guided: bool = False) -> None:
         await self._requests.submit(Submission(self.id, "default", "x", Strategy.PLAN, "offline", Limits()))
-        claim = await self._store.claim_stage(self.id, [JobStatus.QUEUED])
+        claim = await claim_stage(self._store, self.id, [JobStatus.QUEUED])
         assert claim is not None
-        assert await self._store.claim_stage(self.id, [JobStatus.QUEUED, JobStatus.PLANNING]) is None
+        assert await claim_stage(self._store, self.id, [JobStatus.QUEUED, JobStatus.PLANNING]) is None
         if guided:
             claim = await self._guided(claim)
         self._rounds += [claim.round] * len(self._steps)
@@ -103,7 +104,7 @@ class StoredJob:
         moved = await self._store.accept_plan(*given, follow=follow, take=self.take)
         assert moved.applied
         assert not (await self._store.accept_plan(*given, follow=follow)).applied
-        (taken,) = moved.taken or [await self._store.claim_stage(self.id, [JobStatus.PLANNING])]
+        (taken,) = moved.taken or [await claim_stage(self._store, self.id, [JobStatus.PLANNING])]
         assert isinstance(taken, StageClaim)
         (record,) = taken.rounds
         assert (taken.round, taken.next_index, record.results, record.plan) == (1, 0, [], guide.to_json())
@@ -112,7 +113,7 @@ class StoredJob:
 
     async def plan_again(self, steps: Sequence[PlannedStep], follow: FollowUp) -> None:
         """Carry out PLAN of a further round: it knows all that has happened, and its plan is accepted."""
-        claim = self._stage or await self._store.claim_stage(self.id, [JobStatus.PLANNING])
+        claim = self._stage or await claim_stage(self._store, self.id, [JobStatus.PLANNING])
         assert claim is not None
         self._stage = None
         assert claim.round == len(claim.rounds) == self._rounds[-1] + 1
@@ -144,7 +145,7 @@ class StoredJob:
         match event:
             case StepClaimed(in_quarantine):
                 assert not in_quarantine, "these are claimed together"
-                return await self._store.claim_step(StepRef(self.id, self._rounds[index], index)) is not None
+                return await claim_step(self._store, StepRef(self.id, self._rounds[index], index)) is not None
             case StepLost(attempt, _, again):
                 return await self._lose(StepRef(self.id, self._rounds[index], index), attempt, 1 + again)
             case StepSucceeded(attempt):
@@ -160,7 +161,7 @@ class StoredJob:
             case StepSuspended(attempt):
                 return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
             case StepReleased(attempt):
-                return (await self._store.release_step(self._claim(index, attempt))).applied
+                return (await self._store.release(self._claim(index, attempt))).applied
             case StepDelegated():
                 return await self._delegate(event, index)
             case ChildEnded(completed):
@@ -211,7 +212,7 @@ class StoredJob:
         child: UUID = row["id"]
         assert not (await self._store.serve_end(child)).applied, "it has not ended"
         if completed:
-            claim = await self._store.claim_stage(child, [JobStatus.QUEUED])
+            claim = await claim_stage(self._store, child, [JobStatus.QUEUED])
             assert claim is not None
             assert claim.parent == StepRef(self.id, self._rounds[index], index)
             assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
@@ -259,7 +260,7 @@ class StoredJob:
 
     async def answer(self) -> None:
         """Carry out RESPOND, so that the job completes."""
-        claim = self._stage or await self._store.claim_stage(self.id, [JobStatus.RESPONDING])
+        claim = self._stage or await claim_stage(self._store, self.id, [JobStatus.RESPONDING])
         assert claim is not None
         assert claim.results == await self._requests.results(claim)
         assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
@@ -270,16 +271,16 @@ class StoredJob:
 
         Then its time comes, and it is claimed again.
         """
-        claim = self._stage or await self._store.claim_stage(self.id, [JobStatus.RESPONDING])
+        claim = self._stage or await claim_stage(self._store, self.id, [JobStatus.RESPONDING])
         assert claim is not None
         tried = StageTries(claim.tried.tries + 1, claim.tried.requests + 3, claim.tried.seconds + 0.5)
         retry = (claim, BOOM, timedelta(hours=1), tried, [])
         assert await self._store.retry_stage(*retry)
         assert not await self._store.retry_stage(*retry)
-        assert await self._store.claim_stage(self.id, [JobStatus.RESPONDING]) is None
+        assert await claim_stage(self._store, self.id, [JobStatus.RESPONDING]) is None
         assert await self.broken() == []
         await self._run("UPDATE jobs SET run_at = now(), wake_at = now() WHERE id = %s")
-        self._stage = await self._store.claim_stage(self.id, [JobStatus.RESPONDING])
+        self._stage = await claim_stage(self._store, self.id, [JobStatus.RESPONDING])
         assert self._stage is not None
         assert (self._stage.tried, self._stage.attempt) == (tried, claim.attempt + 1)
 

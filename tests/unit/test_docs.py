@@ -356,7 +356,7 @@ def test_every_kind_of_event_is_explained() -> None:
     sources = "\n".join(path.read_text("utf-8") for path in sql_files())
     code = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "worker").rglob("*.py")))
     appended = re.findall(r"planq_append_event\([^,]+,[^,]+,\s*'(\w+)'", sources)
-    kinds = {*appended, *re.findall(r"store\.warn\(\w+, \"(\w+)\"", code), PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS}
+    kinds = {*appended, *re.findall(r"store\.note\(\w+, \"(\w+)\"", code), PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS}
     kinds -= {"job_"}
     told = {
         name for row in rows(section("streams", "Which events there are")) for name in re.findall(r"`(\w+)`", row[0])

@@ -1,4 +1,4 @@
-"""The Celery instance of a worker process, and its tasks: decode, call the dispatcher, conclude; no decisions.
+"""The Celery instance of a worker process, and its task: decode, call the dispatcher, conclude; no decisions.
 
 `app` is made from the environment when this module is imported, as `celery -A planq.worker.main` expects; it opens no
 connection. `worker/main.py` hangs the composed runtime on it as `app.planq_runtime`.
@@ -16,16 +16,9 @@ from celery import Celery, Task
 from planq.shared.broker import names
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.dead_letters import DeadLetterWriter
-from planq.shared.broker.messages import (
-    decode_plan,
-    decode_respond,
-    decode_step,
-    decode_steps,
-    read_links,
-    read_tenant,
-)
+from planq.shared.broker.messages import decode_wake, read_links, read_tenant
 from planq.shared.kernel.states import Priority
-from planq.shared.kernel.wakes import AnyWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.settings.environment import load_settings
 from planq.shared.settings.kinds import comma_separated
 from planq.worker.celery.pool import WorkFailed, message_headers
@@ -48,7 +41,7 @@ app.planq_runner = None
 app.planq_lifecycle = None
 
 
-class CoroutineTask(Task):
+class WakeTask(Task):
     """A task whose `run` is a coroutine function: the asyncio pool awaits it, a prefork process on its own loop."""
 
     abstract = True
@@ -69,7 +62,7 @@ def _dispatcher() -> Dispatcher:
     return runtime.dispatcher
 
 
-async def _carry_out(wake: AnyWake) -> str:
+async def _carry_out(wake: Wake) -> str:
     """Carry out a wake-up and turn what became of it into the Celery task's end: its result, or `WorkFailed`.
 
     A process in which a tool cannot be stopped ends here: its outcome is stored, its parent replaces it.
@@ -103,29 +96,16 @@ def _process_runner() -> asyncio.Runner:
     return runner
 
 
-@app.task(name=names.PLAN, base=CoroutineTask)
-async def plan_job(job: str, priority: str = Priority.INTERACTIVE, agent: str | None = None) -> str:
-    """Carry out the PLAN stage of a job, and what follows from it here."""
-    return await _carry_out(decode_plan(job, priority, agent))
-
-
-@app.task(name=names.STEP, base=CoroutineTask)
-async def run_step(
-    job: str, round: int, step: int, pool: str, tool: str, priority: str = Priority.INTERACTIVE
+async def _run(
+    job: str,
+    round: int,
+    steps: list[tuple[int, str | None]],
+    pool: str,
+    priority: str = Priority.INTERACTIVE,
 ) -> str:
-    """Run one step, and what follows from it here."""
-    return await _carry_out(decode_step(job, round, step, pool, tool, priority))
+    """Carry out what a wake-up names, and what follows from it here."""
+    return await _carry_out(decode_wake(job, round, steps, pool, priority))
 
 
-@app.task(name=names.STEPS, base=CoroutineTask)
-async def run_steps(
-    job: str, round: int, steps: list[tuple[int, str]], pool: str, priority: str = Priority.INTERACTIVE
-) -> str:
-    """Run several steps of one job at once, and what follows from them here."""
-    return await _carry_out(decode_steps(job, round, steps, pool, priority))
-
-
-@app.task(name=names.RESPOND, base=CoroutineTask)
-async def respond_to_job(job: str, priority: str = Priority.INTERACTIVE, agent: str | None = None) -> str:
-    """Carry out the RESPOND stage of a job."""
-    return await _carry_out(decode_respond(job, priority, agent))
+planner, executor, respond = (app.task(_run, name=name, base=WakeTask) for name in names.TASKS)
+"""One task under three names, by which people who watch it tell what is done."""

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.claims import Claim, StepClaim
 from planq.shared.kernel.follow_ups import after_step
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import ClaimRequest, TransitionResult, UnitStep
 from planq.shared.kernel.states import STAGES, TERMINAL_JOB, Pool
 from planq.shared.kernel.steps import PlannedStep
-from planq.shared.kernel.sweep import Place
 from planq.shared.kernel.usage import ModelCall
-from planq.shared.kernel.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, links_after, stage_again
+from planq.shared.kernel.wakes import TaskLinks, Wake, links_after
 from planq.shared.platform.errors import ErrorRecord
-from planq.worker.engine.in_flight import Claim, RunningAttempt
+from planq.worker.engine.in_flight import RunningAttempt
 from planq.worker.engine.slots import ANYBODY, Party, Slots
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ class WakeOutcome:
 
     attempt: int | None = None
     wakes: Sequence[Wake] = ()
-    taken: Sequence[StageClaim | StepClaim] = ()
+    taken: Sequence[Claim] = ()
     error: ErrorRecord | None = None
     poisoned: bool = False
     is_late: bool = False
@@ -91,7 +90,7 @@ class WakeOutcome:
         if not result.applied:
             return cls(claim.attempt, error=error, poisoned=poisoned, is_late=True)
         end = unit[-1].claim if unit else claim
-        ref = end.ref if isinstance(end, StepClaim) else StepRef(end.job_id, end.round, 0)
+        ref = end.ref
         wakes: Sequence[Wake] = ()
         if result.ready or result.children or result.job_status in STAGES:
             wakes = after_step(ref if round is None else replace(ref, round=round), result, end)
@@ -100,24 +99,17 @@ class WakeOutcome:
         return cls(claim.attempt, wakes, result.taken, error, poisoned, unit=unit, links=links, has_ended=has_ended)
 
 
-def after_release(claim: StepClaim, result: TransitionResult) -> list[Wake]:
-    """Return the wake-ups after a claimed step was given back: its next attempt, or what a skip leads to."""
+def after_release(claim: Claim, result: TransitionResult) -> list[Wake]:
+    """Return the wake-ups after a claim was given back: the next attempt, or what a skip leads to."""
     return [
-        replace(wake, attempt=claim.attempt + 1) if isinstance(wake, StepWake) and wake.ref == claim.ref else wake
+        replace(wake, attempt=claim.attempt + 1) if wake.ref == claim.ref else wake
         for wake in after_step(claim.ref, result, claim)
     ]
 
 
 def wake_of(claim: Claim, links: TaskLinks | None) -> Wake:
     """Return the wake-up with these links that would have led to a claim."""
-    if isinstance(claim, StepClaim):
-        return StepWake(claim.ref, claim.pool, claim.tool_name, claim.attempt, claim.priority, links, claim.tenant_id)
-    place = claim.job_id, claim.status, claim.attempt - 1
-    return stage_again(*place, claim.priority, claim.agent_name, links, claim.tenant_id)
-
-
-def place_of(wake: Wake) -> Place:
-    return wake.ref if isinstance(wake, StepWake) else wake.job_id
+    return Wake(claim.ref, claim.pool, claim.name, claim.attempt, claim.priority, links, claim.tenant_id)
 
 
 @dataclass(eq=False, slots=True)
@@ -258,35 +250,24 @@ def own_share(ready: int, free: int, workers: int) -> int:
     return max(0, min(ready, free, max(part, LOCAL_FAN_OUT)))
 
 
-def in_messages(wakes: Sequence[Wake], workers: int) -> list[AnyWake]:
+def in_messages(wakes: Sequence[Wake], workers: int) -> list[Wake]:
     """Return wake-ups as they are published: the `io` steps of a round in even parts for the other workers."""
-    messages: list[AnyWake] = []
-    rounds: dict[tuple[UUID, int], list[StepWake]] = {}
+    messages: list[Wake] = []
+    rounds: dict[tuple[UUID, int], list[Wake]] = {}
     for wake in wakes:
-        if isinstance(wake, StepWake) and wake.pool == Pool.IO:
+        if wake.pool == Pool.IO and not wake.ref.is_stage:
             rounds.setdefault((wake.ref.job_id, wake.ref.round), []).append(wake)
         else:
             messages.append(wake)
     for steps in rounds.values():
-        messages += _parts(steps, max(workers - 1, 1))
+        size = min(_MOST, max(LOCAL_FAN_OUT, -(-len(steps) // max(workers - 1, 1))))
+        messages += [together(steps[start : start + size]) for start in range(0, len(steps), size)]
     return messages
 
 
-def together(wakes: Sequence[StepWake]) -> StepsWake:
+def together(wakes: Sequence[Wake]) -> Wake:
     """Return one wake-up for several steps of one round and pool, in a row of their group.
 
     Raises IndexError for none.
     """
-    first = wakes[0]
-    steps = tuple((wake.ref.index, wake.tool_name) for wake in wakes)
-    ref = first.ref
-    return StepsWake(
-        ref.job_id, ref.round, first.pool, steps, first.attempt, first.priority, first.links, first.tenant
-    )
-
-
-def _parts(steps: Sequence[StepWake], others: int) -> Iterable[AnyWake]:
-    size = min(_MOST, max(LOCAL_FAN_OUT, -(-len(steps) // others)))
-    for start in range(0, len(steps), size):
-        part = steps[start : start + size]
-        yield part[0] if len(part) == 1 else together(part)
+    return replace(wakes[0], more=tuple((wake.ref.index, wake.name) for wake in wakes[1:]))

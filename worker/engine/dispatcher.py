@@ -15,26 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID
 
-from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.claims import Claim
 from planq.shared.kernel.follow_ups import after_end
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import PLAN, StepRef
 from planq.shared.kernel.job_store import JobStore
-from planq.shared.kernel.states import TERMINAL_JOB, Effect, JobStatus, Pool
-from planq.shared.kernel.wakes import (
-    AnyWake,
-    PlanWake,
-    Publisher,
-    RespondWake,
-    StepsWake,
-    StepWake,
-    TaskLinks,
-    Tracker,
-    Wake,
-    links_after,
-    stage_again,
-)
+from planq.shared.kernel.states import TERMINAL_JOB, Effect, Pool
+from planq.shared.kernel.wakes import Publisher, TaskLinks, Tracker, Wake, links_after
 from planq.shared.platform.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
-from planq.shared.platform.logs import attempt_fields
 from planq.shared.platform.values.backoff import pause_after
 from planq.worker.engine.chain import (
     Chain,
@@ -43,11 +30,10 @@ from planq.worker.engine.chain import (
     after_release,
     in_messages,
     own_share,
-    place_of,
     wake_of,
 )
 from planq.worker.engine.fence import is_looked_into
-from planq.worker.engine.in_flight import AttemptState, Claim, InFlightWork, RunningAttempt, attempt_of
+from planq.worker.engine.in_flight import AttemptState, InFlightWork, RunningAttempt, attempt_of
 from planq.worker.engine.persist import persist
 from planq.worker.engine.slots import ANYBODY, EQUAL_SHARES, Party, Shares, Slots
 
@@ -116,9 +102,7 @@ class Dispatcher:
         workers: Callable[[], int] = lambda: 1,
         is_slow: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`store` is guarded by `in_flight` (`InFlightWork.guard`), and so is that of the `executor`.
-
-        `workers` says how many workers of this pool live, as far as is known; `is_slow` says of a tool by its name
+        """`workers` says how many workers of this pool live, as far as is known; `is_slow` says of a tool by its name
         whether its calls wait for others.
         """
         self._settings = settings
@@ -133,7 +117,7 @@ class Dispatcher:
         self._is_winding_down = False
         self._hops = OrderedDict[StepRef, int]()
 
-    async def run(self, wake: AnyWake) -> WakeOutcome:
+    async def run(self, wake: Wake) -> WakeOutcome:
         """Carry out a wake-up and what follows from it here; returns the outcome of the wake-up itself.
 
         A wake-up that has nothing to claim is harmless; one that cannot be claimed because the database does not
@@ -143,7 +127,7 @@ class Dispatcher:
         work, until = Work(), time.monotonic() + self._settings.fuse_seconds
         may_go_on = lambda: time.monotonic() < until and not self._is_winding_down  # noqa: E731
         chain = self._chain(may_go_on, self._party(wake))
-        if isinstance(wake, StepsWake):
+        if wake.more:
             first = work.begin(chain, self._run_steps(work, chain, wake.each))
         else:
             first = work.begin(chain, self._run_chain(work, chain, wake, tracked=False, links=wake.links))
@@ -167,12 +151,12 @@ class Dispatcher:
                 _log.info("quarantine_put_off", extra={"in_flight": self.in_flight.count})
                 return 0
             with self.in_flight.claiming_any():
-                claims = await self._store.claim_suspects(self._settings.pool)
+                claims = await self.in_flight.claim(self._store.claim_suspects, self._settings.pool)
                 self.in_flight.hold(claims)
             self.slots.exceed(len(claims))
             chain.held = len(claims)
             for claim in claims:
-                begun = {"job": str(attempt_of(claim).job_id), "attempt": claim.attempt}
+                begun = {"job": str(claim.ref.job_id), "attempt": claim.attempt}
                 _log.warning("suspect_begun", extra={**begun, "suspects": len(claims)})
                 self._branch(work, chain, claim)
             try:
@@ -193,26 +177,20 @@ class Dispatcher:
     def _chain(self, may_go_on: Callable[[], bool], party: Party = ANYBODY, held: int = 0) -> Chain:
         return Chain(self._settings.pool, self.slots, may_go_on, self._workers, held, party)
 
-    def _party(self, wake: AnyWake) -> Party:
-        match wake:
-            case StepWake():
-                is_slow = self._is_slow(wake.tool_name)
-            case StepsWake():
-                is_slow = self._is_slow(wake.steps[0][1])
-            case _:
-                is_slow = False
+    def _party(self, wake: Wake) -> Party:
+        is_slow = not wake.ref.is_stage and self._is_slow(wake.name or "")
         return Party(wake.tenant, wake.priority, is_slow)
 
     async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> WakeOutcome:
         begun, rest = 0, wakes
-        links = {place_of(wake): wake.links for wake in wakes}
+        links = {wake.ref: wake.links for wake in wakes}
         while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
             claims = await self._claim(chain, rest)
             if len(claims) < chain.asked:
                 work.spawn(self._hand_on(rest[: chain.asked], claims))
             rest = rest[chain.asked :]
             for claim in claims:
-                self._branch(work, chain, claim, links.get(attempt_of(claim).place))
+                self._branch(work, chain, claim, links.get(claim.ref))
             chain.keep(0)
             begun += len(claims)
         if rest:
@@ -252,7 +230,7 @@ class Dispatcher:
         chain.is_asking = False
         while following is not None:
             carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None, links=links)
-            if following.root_job_id or following.conversation_id:
+            if following.is_awaited:
                 carried = await self._serve_end(following, carried)
             outcome = outcome or carried
             following = await self._go_on(work, chain, carried)
@@ -266,9 +244,9 @@ class Dispatcher:
         """
         if carried.taken or carried.wakes or carried.is_late:
             return carried  # the job goes on, or somebody else has ended it
-        if isinstance(claim, StepClaim) and not carried.has_ended:
+        if not carried.has_ended:
             return carried
-        job_id = attempt_of(claim).job_id
+        job_id = claim.job_id
         try:
             followed = await persist(self._store.serve_end, job_id)
         except DatabaseUnavailable:
@@ -302,16 +280,16 @@ class Dispatcher:
         """Return the follow-ups that this process carries out as well, and those for anybody."""
         if not chain.goes_on:
             return (), wakes
-        ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.pool == self._settings.pool]
+        ours = [wake for wake in wakes if not wake.ref.is_stage and wake.pool == self._settings.pool]
         share = own_share(taken + len(ours), taken + self.slots.free(chain.party), self._workers()) - taken
         mine = ours[: max(share, 0)]
         kept = {id(wake) for wake in mine}
         return mine, [wake for wake in wakes if id(wake) not in kept]
 
-    def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> PlanWake | None:
+    def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> Wake | None:
         if self._settings.pool != Pool.IO or not self.slots.free(chain.party) or not chain.goes_on:
             return None
-        return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)
+        return next((wake for wake in wakes if wake.ref.index == PLAN), None)
 
     async def _carry_out(
         self, chain: Chain, claim: Claim, *, tracked: bool, links: TaskLinks | None = None
@@ -322,8 +300,7 @@ class Dispatcher:
             return WakeOutcome()
         chain.running = running
         # For whom the claim holds its slot, its wake-up may not have known.
-        is_slow = isinstance(claim, StepClaim) and claim.effect is not Effect.PURE
-        chain.become(Party(claim.tenant_id, claim.priority, is_slow))
+        chain.become(Party(claim.tenant_id, claim.priority, claim.is_slow))
         shown = wake_of(claim, links) if tracked else None
         started = time.monotonic()
         carried = WakeOutcome(attempt=claim.attempt)
@@ -331,9 +308,6 @@ class Dispatcher:
         try:
             if shown is not None:
                 self._tracker.started(shown, claim.attempt)
-            if isinstance(claim, StageClaim):
-                named = {"job": str(claim.job_id), "stage": claim.status.value, "tenant": claim.tenant_id}
-                attempt_fields.set({**named, "attempt": claim.attempt})
             try:
                 carried = await self._executor.carry_out(claim, chain)
             except DatabaseUnavailable:
@@ -383,7 +357,7 @@ class Dispatcher:
             await asyncio.shield(self._publish(wakes))
             raise
         asked = wakes[: chain.asked]
-        with self.in_flight.claiming([place_of(wake) for wake in asked]) as places:
+        with self.in_flight.claiming([wake.ref for wake in asked]) as places:
             claims = await self._claim_or_republish(chain, asked)
             self.in_flight.hold(claims, places)
         if chain.is_stopped:
@@ -413,12 +387,12 @@ class Dispatcher:
 
     async def _hand_on(self, wakes: Sequence[Wake], claims: Sequence[Claim]) -> None:
         """Publish wake-ups again that nobody claimed here because other workers have the tools."""
-        held = {attempt_of(claim).place for claim in claims}
-        steps = {wake.ref: wake for wake in wakes if isinstance(wake, StepWake) and wake.ref not in held}
+        held = {claim.ref for claim in claims}
+        steps = {wake.ref: wake for wake in wakes if not wake.ref.is_stage and wake.ref not in held}
         if not steps:
             return
         try:
-            others = await self._store.hand_on_steps(list(steps))
+            others = await self._store.hand_on(list(steps))
         except DatabaseUnavailable:
             return  # the sweeper publishes them in their time
         if others:
@@ -437,17 +411,7 @@ class Dispatcher:
             await asyncio.sleep(pause_after(hops, _FIRST_HOP_SECONDS, _LONGEST_HOP_SECONDS))
 
     async def _ask_for(self, wakes: Sequence[Wake]) -> Sequence[Claim]:
-        if len(wakes) > 1:
-            return await self._store.claim_steps([wake.ref for wake in wakes if isinstance(wake, StepWake)])
-        claim: Claim | None
-        match wakes[0]:
-            case PlanWake(job_id):
-                claim = await self._store.claim_stage(job_id, (JobStatus.QUEUED, JobStatus.PLANNING))
-            case RespondWake(job_id):
-                claim = await self._store.claim_stage(job_id, (JobStatus.RESPONDING,))
-            case StepWake(ref):
-                claim = await self._store.claim_step(ref)
-        return () if claim is None else (claim,)
+        return await self.in_flight.claim(self._store.claim, [wake.ref for wake in wakes])
 
     async def _publish(self, wakes: Sequence[Wake]) -> bool:
         return await self._publisher.publish(in_messages(wakes, self._workers()))
@@ -458,7 +422,7 @@ class Dispatcher:
         Returns False where that is left to the sweeper, because the database does not answer.
         """
         try:
-            if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
+            if claim.effect is not Effect.UNSAFE:
                 await self._release(claim)
                 return True
             if is_looked_into(claim) and self.in_flight.writes.is_acting(attempt_of(claim)):
@@ -479,7 +443,7 @@ class Dispatcher:
         try:
             await self.in_flight.until_held()
             running.move(AttemptState.HELD)
-            if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
+            if claim.effect is not Effect.UNSAFE:
                 await persist(self._release, claim)
                 return WakeOutcome(claim.attempt)
             if is_looked_into(claim):
@@ -493,16 +457,10 @@ class Dispatcher:
             return WakeOutcome(claim.attempt)
 
     async def _release(self, claim: Claim) -> None:
-        if not isinstance(claim, StageClaim):
-            result = await self._store.release_step(claim)
-            await self._publish(after_release(claim, result))
-            if result.job_status in TERMINAL_JOB and (claim.root_job_id or claim.conversation_id):
-                await self._publish(after_end(await self._store.serve_end(claim.ref.job_id), claim))
-        elif await self._store.release_stage(claim):
-            links = links_after(claim, 1)
-            place = claim.job_id, claim.status, claim.attempt
-            again = stage_again(*place, claim.priority, claim.agent_name, links, claim.tenant_id)
-            await self._publish([again])
+        result = await self._store.release(claim)
+        await self._publish(after_release(claim, result))
+        if result.job_status in TERMINAL_JOB and claim.is_awaited:
+            await self._publish(after_end(await self._store.serve_end(claim.job_id), claim))
 
     async def _release_all(self, chain: Chain, claims: Sequence[Claim]) -> None:
         chain.is_asking = True  # a chain that is stopped now must see this through
@@ -515,5 +473,5 @@ class Dispatcher:
                 self.in_flight.drop(claim)
 
 
-def _unknown(claim: StepClaim, why: str) -> OutcomeUnknown:
-    return OutcomeUnknown(f"{why} while the unsafe tool {claim.tool_name!r} ran; whether it took effect is unknown")
+def _unknown(claim: Claim, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{why} while the unsafe tool {claim.name!r} ran; whether it took effect is unknown")

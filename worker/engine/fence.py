@@ -30,7 +30,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
-from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.claims import Claim
 from planq.shared.kernel.states import Effect, Recovery
 from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.beats import boot_clock
@@ -155,7 +155,7 @@ _STOPPED_LOOK_SECONDS = 0.05
 WRITES = frozenset({Effect.IDEMPOTENT, Effect.UNSAFE})
 
 
-def is_looked_into(claim: StepClaim) -> bool:
+def is_looked_into(claim: Claim) -> bool:
     """True when somebody will look whether a call has taken effect: it must have stopped by then."""
     return claim.effect is Effect.UNSAFE and claim.recovery is not Recovery.FAIL
 
@@ -234,7 +234,7 @@ class Owner:
     """
 
     def __init__(
-        self, claim: StepClaim, lease: Lease | None, writes: Writes, is_held: Callable[[], Awaitable[bool]]
+        self, claim: Claim, lease: Lease | None, writes: Writes, is_held: Callable[[], Awaitable[bool]]
     ) -> None:
         """Make it on the event loop; `is_held` asks the database. Without a `lease` there is none to lose."""
         self._attempt = Attempt(claim.ref, claim.attempt)

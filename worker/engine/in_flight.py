@@ -17,20 +17,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
-from planq.shared.kernel.claims import StageClaim, StepClaim
-from planq.shared.kernel.job_store import JobStore, Lands
+from planq.shared.kernel.claims import Claim
+from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Effect
-from planq.shared.kernel.sweep import Attempt, Place, job_of
+from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.engine.fence import Lease, Writes
-
-Claim = StageClaim | StepClaim
+from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _FRESH_SECONDS = 1.0
 """What a claim waits for a lease that is not fresh: a worker that was frozen renews it in less."""
@@ -75,7 +76,7 @@ _NEXT: Mapping[AttemptState, Collection[AttemptState]] = {
 class PendingClaim:
     """A claim whose answer is awaited; CUT_OFF where its job was cancelled meanwhile."""
 
-    place: Place
+    ref: StepRef
     state: AttemptState = AttemptState.CLAIMING
 
 
@@ -112,7 +113,7 @@ class RunningAttempt:
 class InFlightWork:
     """Belongs to one event loop. `attempts`, `is_here` and the counters may be read from any thread.
 
-    `on_change` is called with every change, as (kind, place, number): `claiming` (number 0), `unclaimed`, `begun`,
+    `on_change` is called with every change, as (kind, ref, number): `claiming` (number 0), `unclaimed`, `begun`,
     `acting` (it is the first that calls a write) and `still` (it was the last whose call may act), `concluding`,
     `ended`, `abandoned` (ended without an outcome, by a fault) and `late`. `still` comes from any thread.
     """
@@ -120,7 +121,7 @@ class InFlightWork:
     def __init__(
         self,
         lease: Lease | None = None,
-        on_change: Callable[[str, Place, int], None] = lambda *_: None,
+        on_change: Callable[[str, StepRef, int], None] = lambda *_: None,
         clock: Callable[[], float] = monotonic,
         on_acting: Callable[[bool], None] = lambda _: None,
     ) -> None:
@@ -135,14 +136,14 @@ class InFlightWork:
         self._clock = clock
         self._asked: dict[object, float] = {}
         self._unknown_claims = 0
-        self._claiming: dict[Place, list[PendingClaim]] = {}
+        self._claiming: dict[tuple[UUID, int], list[PendingClaim]] = {}
         self._taking: dict[UUID, list[RunningAttempt]] = {}
         self._running: dict[Attempt, RunningAttempt] = {}
         self._abandoned: set[Attempt] = set()
         self.late_outcomes = 0
 
         def note(kind: str, attempt: Attempt) -> None:
-            on_change(kind, attempt.place, attempt.number)
+            on_change(kind, attempt.ref, attempt.number)
             on_acting(kind == "acting")
 
         self.writes = Writes(note)
@@ -166,7 +167,7 @@ class InFlightWork:
         return (
             self._unknown_claims > 0
             or attempt.job_id in self._taking
-            or attempt.place in self._claiming
+            or attempt.ref.key in self._claiming
             or attempt in self._running
             or self.writes.is_acting(attempt)
         )
@@ -181,22 +182,22 @@ class InFlightWork:
         return any(now - asked > _STALLED_SECONDS for asked in list(self._asked.values()))
 
     @contextmanager
-    def claiming(self, places: Sequence[Place]) -> Iterator[list[PendingClaim]]:
-        """Mark places as being claimed, until the answer has come and `hold` was called, or there is none."""
-        asked = [PendingClaim(place) for place in places]
+    def claiming(self, refs: Sequence[StepRef]) -> Iterator[list[PendingClaim]]:
+        """Mark addresses as being claimed, until the answer has come and `hold` was called, or there is none."""
+        asked = list(map(PendingClaim, refs))
         for claiming in asked:
-            self._on_change("claiming", claiming.place, 0)
-            self._claiming.setdefault(claiming.place, []).append(claiming)
+            self._on_change("claiming", claiming.ref, 0)
+            self._claiming.setdefault(claiming.ref.key, []).append(claiming)
         try:
             yield asked
         finally:
             for claiming in asked:
                 if self._end_claim(claiming):
-                    self._on_change("unclaimed", claiming.place, 0)
+                    self._on_change("unclaimed", claiming.ref, 0)
 
     @contextmanager
     def claiming_any(self) -> Iterator[None]:
-        """Mark that a claim which names no places is asked for: until it ends, whatever is held may be its answer."""
+        """Mark that a claim without addresses is asked for: until it ends, whatever is held may be its answer."""
         self._unknown_claims += 1
         try:
             yield
@@ -205,9 +206,9 @@ class InFlightWork:
 
     def hold(self, claims: Sequence[Claim], asked: Sequence[PendingClaim] = ()) -> None:
         """Count the attempts that a claim has brought as in flight; `begin` is next for each, or `drop`."""
-        by_place = {claiming.place: claiming for claiming in asked}
+        by_key = {claiming.ref.key: claiming for claiming in asked}
         for claim in claims:
-            claiming = by_place.get(claim.ref if isinstance(claim, StepClaim) else claim.job_id)
+            claiming = by_key.get(claim.ref.key)
             is_lost = claiming is not None and claiming.state is AttemptState.CUT_OFF
             self._hold(claim, AttemptState.CUT_OFF if is_lost else AttemptState.HELD)
             if claiming is not None:
@@ -215,12 +216,12 @@ class InFlightWork:
 
     def _end_claim(self, claiming: PendingClaim) -> bool:
         """Wait for the answer to a claim no more; False where that was said before."""
-        places = self._claiming.get(claiming.place, [])
-        if claiming not in places:
+        pending = self._claiming.get(claiming.ref.key, [])
+        if claiming not in pending:
             return False
-        places.remove(claiming)
-        if not places:
-            del self._claiming[claiming.place]
+        pending.remove(claiming)
+        if not pending:
+            del self._claiming[claiming.ref.key]
         return True
 
     def begin(self, claim: Claim) -> RunningAttempt | None:
@@ -238,26 +239,26 @@ class InFlightWork:
     def _hold(self, claim: Claim, state: AttemptState) -> None:
         attempt = attempt_of(claim)
         self._running[attempt] = RunningAttempt(attempt, claim, state, self._clock())
-        if isinstance(claim, StageClaim):
-            self.ends_in(min(claim.limits.job_timeout_seconds, claim.limits.plan_timeout_seconds))
-        self._on_change("begun", attempt.place, attempt.number)
+        if (seconds := claim.ends_in) is not None:
+            self.ends_in(seconds)
+        self._on_change("begun", attempt.ref, attempt.number)
 
     def end(self, running: RunningAttempt, *, is_settled: bool) -> None:
         """Forget an attempt; `is_settled` False when it ended by a fault and perhaps still counts as running."""
         self._running.pop(running.attempt, None)
         if not is_settled:
             self._abandoned.add(running.attempt)
-        self._on_change("ended" if is_settled else "abandoned", running.attempt.place, running.attempt.number)
+        self._on_change("ended" if is_settled else "abandoned", running.attempt.ref, running.attempt.number)
 
     def count_late(self, attempt: Attempt) -> None:
         """Count an outcome that was rejected because its attempt had ended otherwise."""
         self.late_outcomes += 1
-        self._on_change("late", attempt.place, attempt.number)
+        self._on_change("late", attempt.ref, attempt.number)
 
     def cut_off_job(self, job_id: UUID) -> None:
         """Cut off whatever runs for a job that was cancelled, and what is just being claimed for it."""
-        for place, asked in self._claiming.items():
-            if job_of(place) == job_id:
+        for (asked_for, _), asked in self._claiming.items():
+            if asked_for == job_id:
                 for claiming in asked:
                     claiming.state = AttemptState.CUT_OFF
         for concluding in self._taking.get(job_id, ()):
@@ -287,82 +288,63 @@ class InFlightWork:
         """Forget abandoned attempts that the database has settled: all but those in `held`."""
         self._abandoned.intersection_update(held)
 
-    def guard(self, store: JobStore) -> JobStore:
-        """Return the store for the attempts that are carried out here.
+    async def claim(self, ask: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `ask` claims, once the lease is fresh, for which it waits a moment at most.
 
-        Claims and conclusions wait while the lease is not fresh, so that a worker that was frozen first learns what
-        it has lost. The contract of a method says which of them it is (`planq.shared.kernel.job_store.lands`).
-        """
-        guarded: dict[str, Callable[..., Awaitable[Any]]] = {}
-        for name, declared in vars(JobStore).items():
-            if name.startswith("_"):
-                continue
-            method, role = getattr(store, name), getattr(declared, "lands", None)
-            if role is Lands.CLAIM:
-                method = self.claims(method)
-            elif role is Lands.CONCLUSION:
-                method = self.concludes(method)
-            guarded[name] = method
-        return cast(JobStore, SimpleNamespace(**guarded))
-
-    def claims(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a claim of the store that waits for a fresh lease, a moment at most.
-
-        It raises `DatabaseUnavailable` where nothing should be claimed here now: the lease cannot be renewed, or an
+        Raises `DatabaseUnavailable` where nothing should be claimed here now: the lease cannot be renewed, or an
         earlier claim waits for its answer for too long.
         """
-
-        async def claim(*args: Any, **kwargs: Any) -> Any:
-            if self.lease is not None and not self.lease.is_fresh:
-                _log.warning("lease_awaited", extra={"attempt": None})
-                try:
-                    async with asyncio.timeout(_FRESH_SECONDS):
-                        await self.lease.until_fresh()
-                except TimeoutError:
-                    raise DatabaseUnavailable("this worker cannot renew its lease, so it claims nothing") from None
-            if self.is_stalled:
-                raise DatabaseUnavailable("an earlier claim of this worker still waits for its answer")
-            mark = object()
-            self._asked[mark] = self._clock()
+        if self.lease is not None and not self.lease.is_fresh:
+            _log.warning("lease_awaited", extra={"attempt": None})
             try:
-                return await method(*args, **kwargs)
-            finally:
-                del self._asked[mark]
+                async with asyncio.timeout(_FRESH_SECONDS):
+                    await self.lease.until_fresh()
+            except TimeoutError:
+                raise DatabaseUnavailable("this worker cannot renew its lease, so it claims nothing") from None
+        if self.is_stalled:
+            raise DatabaseUnavailable("an earlier claim of this worker still waits for its answer")
+        mark = object()
+        self._asked[mark] = self._clock()
+        try:
+            return await ask(*args, **kwargs)
+        finally:
+            del self._asked[mark]
 
-        return claim
+    async def conclude(self, write: Callable[..., Awaitable[T]], claim: Claim, /, *args: Any, **kwargs: Any) -> T:
+        """Store by `write` what an attempt came to, as often as `persist` tries; return what it returns.
 
-    def concludes(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a conclusion of the store that waits for a fresh lease and marks its attempt as concluding.
-
-        The claims that a `take` brings with it are held.
+        Waits while the lease is not fresh, so that a worker that was frozen first learns what it has lost. The claims
+        that a `take` brings are held.
         """
+        return await persist(self.conclude_once, write, claim, *args, **kwargs)
 
-        async def conclude(claim: Claim, /, *args: Any, **kwargs: Any) -> Any:
-            if self.lease is not None and not self.lease.is_fresh:
-                _log.warning("lease_awaited", extra={"attempt": claim.attempt})
-                await self.lease.until_fresh()
-            attempt = attempt_of(claim)
-            running = self._running.get(attempt) or RunningAttempt(attempt, claim, AttemptState.CONCLUDING)
-            if running.move(AttemptState.CONCLUDING):
-                self._on_change("concluding", attempt.place, attempt.number)
-            if kwargs.get("take") is None:
-                return await method(claim, *args, **kwargs)
-            job_id = claim.ref.job_id if isinstance(claim, StepClaim) else claim.job_id
-            self._taking.setdefault(job_id, []).append(running)
-            try:
-                result = await method(claim, *args, **kwargs)
-                # A caller that has stopped waiting will not begin it: the next comparisons find it held for nothing.
-                if attempt in self._running:
-                    is_lost = running.state in (AttemptState.CANCELLED, AttemptState.CUT_OFF)
-                    for taken in result.taken:
-                        self._hold(taken, AttemptState.CUT_OFF if is_lost else AttemptState.HELD)
-            finally:
-                self._taking[job_id].remove(running)
-                if not self._taking[job_id]:
-                    del self._taking[job_id]
-            return result
-
-        return conclude
+    async def conclude_once(
+        self, write: Callable[..., Awaitable[T]], claim: Claim, /, *args: Any, **kwargs: Any
+    ) -> T:
+        """Do what `conclude` does, in a single try."""
+        if self.lease is not None and not self.lease.is_fresh:
+            _log.warning("lease_awaited", extra={"attempt": claim.attempt})
+            await self.lease.until_fresh()
+        attempt = Attempt(claim.ref, claim.attempt)
+        running = self._running.get(attempt) or RunningAttempt(attempt, claim, AttemptState.CONCLUDING)
+        if running.move(AttemptState.CONCLUDING):
+            self._on_change("concluding", attempt.ref, attempt.number)
+        if kwargs.get("take") is None:
+            return await write(claim, *args, **kwargs)
+        taking = self._taking.setdefault(claim.job_id, [])
+        taking.append(running)
+        try:
+            result: Any = await write(claim, *args, **kwargs)
+            # A caller that has stopped waiting will not begin it: the next comparisons find it held for nothing.
+            if attempt in self._running:
+                is_lost = running.state in (AttemptState.CANCELLED, AttemptState.CUT_OFF)
+                for taken in result.taken:
+                    self._hold(taken, AttemptState.CUT_OFF if is_lost else AttemptState.HELD)
+        finally:
+            taking.remove(running)
+            if not taking:
+                del self._taking[claim.job_id]
+        return result
 
     async def until_held(self) -> None:
         """Return once the lease is fresh, at once where it is; what was lost meanwhile is cut off here instead.
@@ -376,9 +358,9 @@ class InFlightWork:
 
 
 def attempt_of(claim: Claim) -> Attempt:
-    return Attempt(claim.ref if isinstance(claim, StepClaim) else claim.job_id, claim.attempt)
+    return Attempt(claim.ref, claim.attempt)
 
 
 def reports_late_outcome(claim: Claim) -> bool:
     """Return whether a conversation is told the outcome of a call also where its turn was cancelled meanwhile."""
-    return isinstance(claim, StepClaim) and claim.effect is Effect.UNSAFE and claim.conversation_id is not None
+    return claim.effect is Effect.UNSAFE and claim.conversation_id is not None

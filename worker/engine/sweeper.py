@@ -42,7 +42,7 @@ from planq.shared.kernel.sweep import (
     SweepPart,
     SweepStore,
 )
-from planq.shared.kernel.wakes import AnyWake, Publisher, Queues, Wake, stage_again
+from planq.shared.kernel.wakes import Publisher, Queues, Wake
 from planq.shared.platform.errors import (
     DatabaseUnavailable,
     ErrorRecord,
@@ -192,7 +192,7 @@ class Sweeper:
         No message has the same step twice: each of `several` is put into messages of its own.
         """
         workers = self._workers() + 1  # this process takes none of them for itself, as a dispatcher does
-        messages: list[AnyWake] = []
+        messages: list[Wake] = []
         for wakes in several:
             # A queue is served in its own order: of what was lost together, older jobs go first.
             messages += sorted(in_messages(wakes, workers), key=attrgetter("job_id"))
@@ -335,7 +335,7 @@ class Sweeper:
                 _log.warning("plan_expired", extra={"job": str(plan.job_id)})
                 wakes += await self._after_job(plan.job_id, status)
                 if status in STAGES:
-                    wakes.append(stage_again(plan.job_id, status, 0))
+                    wakes.append(Wake.stage(plan.job_id, status))
                 count += 1
         return count, wakes
 

@@ -6,23 +6,24 @@ Everything here speaks to ports only: tools, models and payloads stand behind th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from planq.shared.agentic.models.contract import Planner, Prices, Responder, TurnPlanner
 from planq.shared.agentic.tools.contract import Toolbox, ToolCatalogue
 from planq.shared.agentic.tools.policy import ToolPolicy
-from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.claims import Claim, StageClaim
+from planq.shared.kernel.ids import PLAN, RESPOND
 from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.limits import INLINE_OUTPUT_BYTES
-from planq.shared.kernel.states import JobStatus
 from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
+from planq.shared.platform.logs import attempt_fields
 from planq.shared.subjects.orchestrations.contract import Conclude
 from planq.shared.subjects.payloads.contract import Payloads
 from planq.worker.engine.chain import Chain, WakeOutcome
-from planq.worker.engine.in_flight import Claim, InFlightWork
+from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.handlers.alarms import Alarms
 from planq.worker.handlers.budget import Budget, ModelCallRecorder
 from planq.worker.handlers.insights import Insights
@@ -36,6 +37,16 @@ from planq.worker.handlers.tool_call import SecretsOf, no_secrets
 from planq.worker.models.planners import InstalledPlanners
 
 __all__ = ["AttemptSettings", "Attempts"]
+
+Outcome: TypeAlias = "Coroutine[Any, Any, WakeOutcome]"
+CarriesOutStage: TypeAlias = "Callable[[StageClaim, Chain], Outcome]"
+
+
+class Handler(Protocol):
+    """Carries out attempts of one kind; `break_off` ends one that has failed in planq."""
+
+    def carry_out(self, claim: Any, chain: Chain, /) -> Outcome: ...
+    def break_off(self, claim: Any, failure: ExecutionFailed, chain: Chain, /) -> Outcome: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +96,7 @@ class Attempts:
         alarms: Alarms | None = None,
         insights: Insights | None = None,
     ) -> None:
-        """`store` is guarded by `in_flight`; `draw` returns uniform numbers from [0, 1) for jitter.
+        """`draw` returns uniform numbers from [0, 1) for jitter.
 
         `turns` plans the rounds of `loop` and `react`, where a loop block names none of the `own_planners`.
         `conclude` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money. Calls
@@ -93,25 +104,27 @@ class Attempts:
         has to find what becomes due.
         Without `insights` no planner is told of earlier jobs.
         """
-        self._recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw, alarms)
-        budget = Budget(store, self._recorder, prices)
-        answering = Answering(store, catalogue, responder, self._recorder, budget)
+        recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw, alarms, in_flight)
+        budget = Budget(store, recorder, prices)
+        answering = Answering(store, catalogue, responder, recorder, budget)
         values = Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes))
         rounds = RoundStage(
             store,
             values,
             turns,
-            self._recorder,
+            recorder,
             budget,
             answering,
             counts=counts,
             own_planners=own_planners,
         )
-        self._plan = PlanStage(
-            store, catalogue, planner, self._recorder, budget, answering, rounds, backgrounds, insights
-        )
-        self._respond = RespondStage(self._recorder, budget, answering, backgrounds, conclude)
-        self._steps = StepRunner(
+        plan = PlanStage(store, catalogue, planner, recorder, budget, answering, rounds, backgrounds, insights)
+        respond = RespondStage(recorder, budget, answering, backgrounds, conclude)
+        self._handlers: Mapping[int, Handler] = {
+            PLAN: _Stages(recorder, plan.carry_out),
+            RESPOND: _Stages(recorder, respond.carry_out),
+        }
+        self._steps: Handler = StepRunner(
             store,
             toolbox,
             values=values,
@@ -126,17 +139,29 @@ class Attempts:
             alarms=alarms,
         )
 
-    def carry_out(self, claim: Claim, chain: Chain) -> Coroutine[Any, Any, WakeOutcome]:
+    def carry_out(self, claim: Claim, chain: Chain) -> Outcome:
         """See `Executor`."""
-        if isinstance(claim, StepClaim):
-            return self._steps.carry_out(claim, chain)
-        chain.calls = []
-        if claim.kept is not None:
-            return self._recorder.end_kept(claim)
-        stage = self._respond if claim.status is JobStatus.RESPONDING else self._plan
-        return stage.carry_out(claim, chain)
+        return self._handlers.get(claim.ref.index, self._steps).carry_out(claim, chain)
 
-    async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> WakeOutcome:
-        if isinstance(claim, StepClaim):
-            return await self._steps.break_off(claim, failure, chain)
-        return await self._recorder.end(claim, None, ErrorRecord.of(failure), chain.calls)
+    def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> Outcome:
+        """See `Executor`."""
+        return self._handlers.get(claim.ref.index, self._steps).break_off(claim, failure, chain)
+
+
+class _Stages:
+    """The handler of one stage: what PLAN and RESPOND have in common."""
+
+    def __init__(self, recorder: ModelCallRecorder, carry_out: CarriesOutStage) -> None:
+        self._recorder = recorder
+        self._carry_out = carry_out
+
+    def carry_out(self, claim: StageClaim, chain: Chain) -> Outcome:
+        """Carry out the stage, or only its end where the database has refused that before."""
+        chain.calls = []
+        named = {"job": str(claim.job_id), "stage": claim.status.value, "tenant": claim.tenant_id}
+        attempt_fields.set({**named, "attempt": claim.attempt})
+        return self._carry_out(claim, chain) if claim.kept is None else self._recorder.end_kept(claim)
+
+    def break_off(self, claim: StageClaim, failure: ExecutionFailed, chain: Chain) -> Outcome:
+        """End the job, for planq itself has failed."""
+        return self._recorder.end(claim, None, ErrorRecord.of(failure), chain.calls)

@@ -159,7 +159,7 @@ async def offered_tools(
         if missing:
             _log.warning("agent_tools_missing", extra={"job": str(claim.job_id), "tools": missing})
             data = {"agent": claim.agent_name, "tools": missing}
-            await persist(store.warn, claim, "agent_tools_missing", data)
+            await persist(store.note, claim, "agent_tools_missing", data)
     elif claim.tools is None:
         names = [
             name

@@ -10,13 +10,12 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.claims import Claim, StepClaim
 from planq.shared.kernel.follow_ups import after_end, after_step
 from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.states import TERMINAL_JOB
 from planq.shared.kernel.wakes import Publisher, Wake, links_after
 from planq.worker.engine.chain import in_messages, wake_of
-from planq.worker.engine.in_flight import Claim
 
 SetTimer = Callable[[float, Callable[[], Awaitable[object]]], None]
 """Calls something in so many seconds, or leaves that to the sweeper (`planq.shared.platform.timers`)."""
@@ -45,7 +44,7 @@ class Alarms:
     async def _end_wait(self, claim: StepClaim) -> None:
         result = await self._store.fire_timer(claim)
         await self._publish(after_step(claim.ref, result, claim))
-        if result.job_status in TERMINAL_JOB and (claim.root_job_id or claim.conversation_id):
+        if result.job_status in TERMINAL_JOB and claim.is_awaited:
             await self._publish(after_end(await self._store.serve_end(claim.ref.job_id), claim))
 
     async def _publish(self, wakes: Sequence[Wake]) -> None:

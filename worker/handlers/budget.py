@@ -39,6 +39,7 @@ from planq.shared.kernel.usage import ModelCall
 from planq.shared.platform.errors import Cancelled, DatabaseUnavailable, ErrorRecord, RateLimited
 from planq.shared.platform.values.backoff import pause_after
 from planq.worker.engine.chain import WakeOutcome
+from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
 from planq.worker.handlers.alarms import Alarms
 
@@ -116,12 +117,12 @@ class Budget:
             async with self._recorder.kept(claim.job_id, made):
                 await persist(self._store.record_calls, claim.job_id, made)
             made.clear()
-        applied = await persist(self._store.release_stage, claim)
-        return WakeOutcome(claim.attempt, is_late=not applied)
+        result = await persist(self._store.release, claim)
+        return WakeOutcome(claim.attempt, is_late=not result.applied)
 
     async def defer(self, claim: StageClaim, call: DeferredCall | None) -> WakeOutcome:
         """Let a stage wait for a provider's batch, which is sent `call` unless that is None."""
-        applied = await self._recorder.unbroken(persist(self._store.defer_stage, claim, call))
+        applied = await self._recorder.conclude(self._store.defer_stage, claim, call)
         _log.info("stage_deferred", extra={"job": str(claim.job_id), "applied": applied})
         return WakeOutcome(claim.attempt, is_late=not applied)
 
@@ -157,10 +158,12 @@ class ModelCallRecorder:
         patience: timedelta = timedelta(0),
         draw: Callable[[], float] = _RANDOM.random,
         alarms: Alarms | None = None,
+        in_flight: InFlightWork | None = None,
     ) -> None:
         """`patience` is how long a stage is tried again whose model fails; `draw` returns numbers from [0, 1)."""
         self._alarms = alarms
         self._store = store
+        self._in_flight = in_flight or InFlightWork()
         self._patience = patience
         self._draw = draw
         self._writes: set[asyncio.Task[Any]] = set()
@@ -203,9 +206,12 @@ class ModelCallRecorder:
             self._begin(persist(self._store.wake_awaiting, claim.tenant_id, claim.tried.awaits))
         return reply
 
-    async def unbroken(self, write: Coroutine[Any, Any, T]) -> T:
-        """Return what `write` returns; a cancellation waits for it up to a second, and never breaks it off."""
-        task = self._begin(write)
+    async def conclude(self, write: Callable[..., Awaitable[T]], claim: StageClaim, *args: Any, **kwargs: Any) -> T:
+        """Store by `write` what a stage came to; return what it returns (`InFlightWork.conclude`).
+
+        A cancellation waits for it up to a second, and never breaks it off: no call may be lost.
+        """
+        task = self._begin(self._in_flight.conclude(write, claim, *args, **kwargs))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -225,7 +231,7 @@ class ModelCallRecorder:
         stop_reason: StopReason | None = None,
         incomplete: Incomplete | None = None,
     ) -> WakeOutcome:
-        """End the claimed job, completed unless there is an `error`; like `unbroken`, so that no call is lost.
+        """End the claimed job, completed unless there is an `error`; like `conclude`, so that no call is lost.
 
         What answers from the defects of a plan keeps them as its error. An `incomplete` answer has an error that says
         why, and stays also where the job fails for it.
@@ -239,23 +245,19 @@ class ModelCallRecorder:
             kept = ErrorRecord.of(plan_refused(claim.plan_errors))
         end = JobEnd(status, answer, kept, output, chained, messages, stop_reason)
         more = {"output": output, "chained": chained, "messages": messages, "stop_reason": stop_reason}
-
-        async def end_job() -> bool:
-            return await self._store.end_job(claim, status, answer, kept, calls, **more)
-
         try:
-            applied = await self.unbroken(persist(end_job))
+            applied = await self.conclude(self._store.end_job, claim, status, answer, kept, calls, **more)
         except DatabaseUnavailable:
             raise
         except Exception as refused:
             return await self._keep(claim, end if claim.kept is None else None, refused, calls)
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "applied": applied})
-        return WakeOutcome.by(claim, TransitionResult(applied), error=error)
+        return WakeOutcome(claim.attempt, error=error, is_late=not applied, has_ended=applied)
 
     async def end_kept(self, claim: StageClaim) -> WakeOutcome:
         """End the job as it was to end before, when the database refused that; no model is asked."""
         try:
-            applied = await self.unbroken(persist(self._store.end_kept, claim))
+            applied = await self.conclude(self._store.end_kept, claim)
         except DatabaseUnavailable:
             raise
         except Exception as refused:
@@ -263,7 +265,7 @@ class ModelCallRecorder:
                 raise
             return await self._keep(claim, None, refused, [])
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": "kept", "applied": applied})
-        return WakeOutcome.by(claim, TransitionResult(applied))
+        return WakeOutcome(claim.attempt, is_late=not applied, has_ended=applied)
 
     async def _keep(
         self, claim: StageClaim, end: JobEnd | None, refused: Exception, calls: Sequence[ModelCall]
@@ -272,7 +274,7 @@ class ModelCallRecorder:
         error = ErrorRecord.of(refused)
         tried = replace(claim.tried, tries=claim.tried.tries + 1)
         delay = timedelta(seconds=pause_after(tried.tries, 2.0, _LONGEST_PAUSE_SECONDS))
-        applied = await self.unbroken(persist(self._store.keep_end, claim, end, error, delay, tried, calls))
+        applied = await self.conclude(self._store.retry_stage, claim, error, delay, tried, calls, end=end)
         _log.error(
             "job_end_refused",
             extra={"job": str(claim.job_id), "tries": tried.tries, "applied": applied},
@@ -289,7 +291,7 @@ class ModelCallRecorder:
     ) -> WakeOutcome:
         """Let a stage whose model has failed be tried again later, or end its job.
 
-        `calls` are those of this try, `job_error` makes the job's error from the model's. Like `unbroken`. A stage of
+        `calls` are those of this try, `job_error` makes the job's error from the model's. Like `conclude`. A stage of
         a conversation is tried again no longer than a plan of it may take.
         """
         error = ErrorRecord.of(failure.error)
@@ -317,9 +319,8 @@ class ModelCallRecorder:
             return await self.end(claim, None, job_error(decided.error), calls)
         delay = decided.delay
         waited = replace(tried, seconds=tried.seconds + delay.total_seconds())
-        applied = await self.unbroken(
-            persist(self._store.retry_stage, claim, error, delay, waited, calls, is_sent=is_sent)
-        )
+        retry = self._store.retry_stage
+        applied = await self.conclude(retry, claim, error, delay, waited, calls, is_sent=is_sent)
         shown = {"job": str(claim.job_id), "stage": str(claim.status), "code": error.code, "tries": tried.tries}
         if is_sent:
             _log.warning(

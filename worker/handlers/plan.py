@@ -29,7 +29,7 @@ from planq.shared.agentic.tools.contract import ToolCatalogue
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.deferral import CallDeferred
-from planq.shared.kernel.job_store import ONE_ROUND, FollowUp, JobStore, TransitionResult
+from planq.shared.kernel.job_store import ONE_ROUND, FollowUp, JobStore
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import AfterSteps, OnFailure, Respond
 from planq.shared.kernel.steps import PlannedStep
@@ -218,14 +218,8 @@ class PlanStage:
     async def _refuse(self, planning: _Planning, body: Any, errors: Sequence[Mapping[str, Any]]) -> WakeOutcome:
         claim, chain = planning.claim, planning.chain
         error = ErrorRecord.of(plan_refused(errors))
-
-        async def refuse() -> TransitionResult:
-            take = chain.take(0)
-            return await self._store.refuse_plan(
-                claim, planning.source, body, errors, chain.calls, error=error, take=take
-            )
-
-        result = await self._recorder.unbroken(persist(refuse))
+        given = claim, planning.source, body, errors, chain.calls
+        result = await self._recorder.conclude(self._store.refuse_plan, *given, error=error, take=chain.take(0))
         _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "applied": result.applied})
         return WakeOutcome.by(claim, result)
 

@@ -26,7 +26,7 @@ from planq.shared.agentic.rounds.evaluate import AFTER_SOURCE
 from planq.shared.agentic.tools.contract import ToolCatalogue
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.claims import StageClaim
-from planq.shared.kernel.job_store import JobStore, Message, TransitionResult
+from planq.shared.kernel.job_store import JobStore, Message
 from planq.shared.kernel.states import StopReason
 from planq.shared.kernel.steps import PlannedStep, StepResult
 from planq.shared.platform.errors import (
@@ -271,7 +271,7 @@ class Answering:
     async def _warn_missing(self, claim: StageClaim, missing: NoSuchTool) -> None:
         _log.warning("chained_tool_missing", extra={"job": str(claim.job_id), "tool": missing.tool_name})
         data = {"agent": claim.agent_name, "tool": missing.tool_name}
-        await persist(self._store.warn, claim, "chained_tool_missing", data)
+        await persist(self._store.note, claim, "chained_tool_missing", data)
 
     async def _open_round(
         self,
@@ -292,21 +292,11 @@ class Answering:
             return await self._end_unchained(
                 claim, chain, answered, call.tool_name, ErrorRecord.of(refused), said.incomplete
             )
-
-        async def open_round() -> TransitionResult:
-            take = chain.take(1 if step.pool == chain.pool else 0)
-            return await self._store.chain_tool(
-                claim,
-                answered.value,
-                answered.text,
-                step,
-                chain.calls,
-                stop_reason=stop,
-                incomplete=said.error(),
-                take=take,
-            )
-
-        result = await self._recorder.unbroken(persist(open_round))
+        given = claim, answered.value, answered.text, step, chain.calls
+        take = chain.take(1 if step.pool == chain.pool else 0)
+        result = await self._recorder.conclude(
+            self._store.chain_tool, *given, stop_reason=stop, incomplete=said.error(), take=take
+        )
         shown = {"job": str(claim.job_id), "tool": call.tool_name, "applied": result.applied}
         _log.info("chained_tool_called", extra=shown)
         return WakeOutcome.by(claim, result, round=claim.round + 1)

@@ -63,7 +63,7 @@ from planq.shared.agentic.rounds.reading import (
 from planq.shared.agentic.rounds.transcript import transcript, with_refusal
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.claims import StageClaim
-from planq.shared.kernel.job_store import FollowUp, JobStore, TransitionResult
+from planq.shared.kernel.job_store import FollowUp, JobStore
 from planq.shared.kernel.states import AfterSteps, OnFailure, StopReason, Strategy
 from planq.shared.kernel.steps import PlannedStep, RoundRecord, StepResult
 from planq.shared.platform.computing import off_loop
@@ -413,11 +413,9 @@ class RoundStage:
         chain.units = units_of(claim, steps)
         ready = sum(not step.depends_on and step.pool == chain.pool for step in open_steps)
 
-        async def accept() -> TransitionResult:
-            take = chain.take(ready)
-            return await self._store.accept_plan(claim, source, body, steps, chain.calls, follow=follow, take=take)
-
-        result = await self._recorder.unbroken(persist(accept))
+        take = chain.take(ready)
+        given = claim, source, body, steps, chain.calls
+        result = await self._recorder.conclude(self._store.accept_plan, *given, follow=follow, take=take)
         shown = {"job": str(claim.job_id), "round": claim.round, "steps": len(steps), "applied": result.applied}
         _log.info("plan_accepted", extra=shown)
         return WakeOutcome.by(claim, result)
@@ -428,7 +426,7 @@ class RoundStage:
         self._counts["planner_fallback", "react"] += 1
         data = {"round": claim.round, "to": Strategy.REACT, "errors": list(malformed.errors)}
         async with self._recorder.kept(claim.job_id, work.chain.calls):
-            await persist(self._store.warn, claim, "planner_fell_back", data)
+            await persist(self._store.note, claim, "planner_fell_back", data)
 
 
 def _read(work: _Round, reply: ModelReply) -> _TurnReply:

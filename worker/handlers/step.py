@@ -43,7 +43,6 @@ from planq.shared.kernel.questions import StepQuestion
 from planq.shared.kernel.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
 from planq.shared.kernel.states import TERMINAL_JOB, Effect, QuestionKind, StepKind, StepStatus
 from planq.shared.kernel.steps import PlannedStep
-from planq.shared.kernel.wakes import StepWake
 from planq.shared.platform.errors import (
     ErrorRecord,
     ExecutionFailed,
@@ -107,6 +106,7 @@ class StepRunner:
         self._values = values
         self._draw = draw
         self._in_flight = in_flight
+        self._conclude = in_flight.conclude
 
     async def carry_out(self, claim: StepClaim, chain: Chain) -> WakeOutcome:
         """Run the attempt, and the rest of the unit that it begins; store what that came to.
@@ -120,20 +120,20 @@ class StepRunner:
             return await self._leave(claim, code=UnknownTool.code)
         if outcome.suspended is not None:
             waiting = outcome.suspended
-            applied = await persist(self._store.suspend_step, claim, waiting.delay, waiting.output)
+            applied = await self._conclude(self._store.suspend_step, claim, waiting.delay, waiting.output)
             if applied and self._alarms is not None:
                 self._alarms.after_wait(claim, waiting.delay)
             return WakeOutcome.by(claim, TransitionResult(applied))
         if outcome.delegated is not None:
             delegated = outcome.delegated
-            result = await persist(self._store.delegate_step, claim, delegated)
+            result = await self._conclude(self._store.delegate_step, claim, delegated)
             _log_transition("step_delegated", claim, result.applied)
             return WakeOutcome.by(claim, result)
         if outcome.asked is not None:
             question = await self._approvals.addressed(claim, outcome.asked)
             ahead = await self._ask_ahead(claim) if question.kind is QuestionKind.APPROVAL else ()
             try:
-                applied = await persist(self._store.ask_step, claim, question, ahead=ahead)
+                applied = await self._conclude(self._store.ask_step, claim, question, ahead=ahead)
             except TooManyQuestions as error:
                 return await self.break_off(claim, error, chain, phase=Phase.PREPARING, since=since)
             _log_transition("step_asking", claim, applied, kind=str(question.kind))
@@ -151,7 +151,9 @@ class StepRunner:
                 result = await persist(self._succeed_large, claim, output, unit, chain, ready)
             else:
                 stored, take = JsonText(output.body), chain.take(ready)
-                result = await persist(self._store.succeed_step, claim, stored, output.artifact, unit=unit, take=take)
+                result = await self._conclude(
+                    self._store.succeed_step, claim, stored, output.artifact, unit=unit, take=take
+                )
         except StorageFull as error:
             return await self.break_off(claim, error, chain, since=since)
         _log_transition("step_succeeded", claim, result.applied)
@@ -165,10 +167,10 @@ class StepRunner:
 
         The sweeper publishes its wake-up, so that this worker does not take it again and again meanwhile.
         """
-        result = await persist(self._store.release_step, claim)
+        result = await persist(self._store.release, claim)
         _log_transition(why, claim, result.applied, **fields)
         wakes = after_release(claim, result)
-        others = [wake for wake in wakes if not (isinstance(wake, StepWake) and wake.ref == claim.ref)]
+        others = [wake for wake in wakes if wake.ref != claim.ref]
         return WakeOutcome(claim.attempt, others, has_ended=result.job_status in TERMINAL_JOB)
 
     async def _rest_of_unit(
@@ -227,7 +229,7 @@ class StepRunner:
         )
         if isinstance(failure, ExecutionFailed) and (text := failure.traceback):
             await persist(self._store.keep_traceback, claim, text)
-        result = await persist(self._store_next, claim, next_, chain)
+        result = await self._store_next(claim, next_, chain)
         _log_transition(f"step_{result.status}", claim, result.applied, code=next_.error.code)
         if isinstance(next_, RunAgain) and result.status is StepStatus.READY and self._alarms is not None:
             self._alarms.after_retry(claim, next_.delay)
@@ -251,14 +253,13 @@ class StepRunner:
     async def _store_next(self, claim: StepClaim, next_: Next, chain: Chain) -> TransitionResult:
         match next_:
             case RunAgain(error, delay, in_doubt, anew, is_wait):
-                return await self._store.fail_step(
-                    claim, error, delay, in_doubt=in_doubt, anew=anew, is_wait=is_wait, take=chain.take()
-                )
+                how = {"in_doubt": in_doubt, "anew": anew, "is_wait": is_wait}
+                return await self._conclude(self._store.fail_step, claim, error, delay, **how, take=chain.take())
             case AskPerson(error, question):
-                applied = await self._store.ask_step(claim, question, error)
+                applied = await self._conclude(self._store.ask_step, claim, question, error)
                 return TransitionResult(applied, status=StepStatus.WAITING)
             case GiveUp(error):
-                return await self._store.fail_step(claim, error, None, take=chain.take())
+                return await self._conclude(self._store.fail_step, claim, error, None, take=chain.take())
 
     async def _succeed_large(
         self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain, ready: int
@@ -266,7 +267,8 @@ class StepRunner:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
         artifact, payload = await self._values.put(claim, output)
         stored = None if payload is not None else JsonText(output.body)
-        return await self._store.succeed_step(claim, stored, artifact, payload, unit=unit, take=chain.take(ready))
+        given, take = (claim, stored, artifact, payload), chain.take(ready)
+        return await self._in_flight.conclude_once(self._store.succeed_step, *given, unit=unit, take=take)
 
     async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> AttemptOutcome:
         """Return what the call comes to: `_call`, in a task of its own, and then the check of its answer.
@@ -327,11 +329,11 @@ class StepRunner:
         arguments = await self._values.arguments(claim, tool)
         if dropped := [name for name in tool.definition.user_scoped if name in claim.arguments]:
             data = {"tool": claim.tool_name, "parameters": dropped}
-            await persist(self._store.note_step, claim, PARAMETER_OVERRIDE, data)
+            await persist(self._store.note, claim, PARAMETER_OVERRIDE, data)
         # They go on: they only look like code.
         if claim.conversation_id is not None and (warnings := suspicious_arguments(arguments)):
             data = {"tool": claim.tool_name, "warnings": warnings[:_MOST_WARNINGS]}
-            await persist(self._store.note_step, claim, SUSPICIOUS_ARGUMENTS, data)
+            await persist(self._store.note, claim, SUSPICIOUS_ARGUMENTS, data)
         if claim.in_doubt:
             calling.phase = Phase.FINDING_OUT
             if not isinstance(tool, FindsOut):
@@ -444,7 +446,7 @@ def _context(
         round=claim.ref.round,
         depth=claim.depth,
         root_job_id=str(claim.root_job_id) if claim.root_job_id else job_id,
-        agent=claim.agent,
+        agent=claim.agent_name,
         limits=claim.limits,
         time_left_seconds=None if claim.time_left is None else claim.time_left.total_seconds(),
         timeout_seconds=claim.timeout_seconds,

@@ -20,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.sweep import Attempt, Place, job_of
+from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.launcher import die_with
 
 _log = logging.getLogger("planq.prefork")
@@ -32,13 +32,13 @@ _STOP_SECONDS = 0.2
 
 @dataclass(slots=True)
 class _Process:
-    """What one process does: it claims `place`, or carries out `attempt`, or nothing.
+    """What one process does: it claims what is at `ref`, or carries out `attempt`, or nothing.
 
     The attempt began at `begun_at`. `is_acting`: it calls a write. `is_void`: the job of what it claims was cancelled
     meanwhile.
     """
 
-    place: Place | None = None
+    ref: StepRef | None = None
     attempt: Attempt | None = None
     begun_at: float = 0.0
     is_acting: bool = False
@@ -88,16 +88,15 @@ class PreforkProcesses:
         """
         die_with(self._parent, signal.SIGKILL)
 
-    def notify(self, kind: str, place: Place, number: int) -> None:
+    def notify(self, kind: str, ref: StepRef, number: int) -> None:
         """In a process: let the parent know of a change of `InFlightWork`, and of what was counted until then.
 
         Waits while the pipe is full.
         """
-        job, rest = (place.job_id, f"{place.round} {place.index}") if isinstance(place, StepRef) else (place, "- -")
         while self.counting:
             labels, counted = self.counting.popitem()
             os.write(self._writer, f"{os.getpid()} counted {json.dumps([*labels, counted])}\n".encode())
-        os.write(self._writer, f"{os.getpid()} {kind} {job} {rest} {number}\n".encode())
+        os.write(self._writer, f"{os.getpid()} {kind} {ref.job_id} {ref.round} {ref.index} {number}\n".encode())
 
     def fileno(self) -> int:
         """Return what becomes readable when a process has written something."""
@@ -132,7 +131,7 @@ class PreforkProcesses:
 
     def is_here(self, attempt: Attempt) -> bool:
         self.read_and_end_cancelled()
-        return any(one.attempt == attempt or one.place == attempt.place for one in self._processes.values())
+        return any(one.attempt == attempt or one.ref == attempt.ref for one in self._processes.values())
 
     def was_called(self, attempt: Attempt) -> bool:
         return attempt in self._abandoned
@@ -155,7 +154,7 @@ class PreforkProcesses:
         for pid, process in list(self._processes.items()):
             if process.attempt is not None and process.attempt.job_id == job_id:
                 self._end(pid, process.attempt)
-            elif process.place is not None and job_of(process.place) == job_id:
+            elif process.ref is not None and process.ref.job_id == job_id:
                 process.is_void = True
 
     def fence(self) -> None:
@@ -207,7 +206,7 @@ class PreforkProcesses:
     def is_idle(self) -> bool:
         """Return whether no process claims, carries out or concludes anything."""
         self.read_and_end_cancelled()
-        return all(process.attempt is None and process.place is None for process in self._processes.values())
+        return all(process.attempt is None and process.ref is None for process in self._processes.values())
 
     def _end(self, pid: int, attempt: Attempt) -> bool:
         """Kill a process if it carries out this attempt and does not conclude it; return whether it was killed."""
@@ -267,12 +266,12 @@ class PreforkProcesses:
             self.counts[tuple(labels)] += counted
             return
         job, round_, index, number = body.split()
-        place: Place = UUID(job) if index == "-" else StepRef(UUID(job), int(round_), int(index))
-        attempt = Attempt(place, int(number))
+        ref = StepRef(UUID(job), int(round_), int(index))
+        attempt = Attempt(ref, int(number))
         match kind:
             case "claiming":
                 self._lose(int(pid))  # a new process may have the number of one that died unnoticed
-                self._processes[int(pid)] = _Process(place=place)
+                self._processes[int(pid)] = _Process(ref=ref)
             case "begun":
                 earlier = self._processes.get(int(pid), _Process())
                 self._processes[int(pid)] = _Process(attempt=attempt, begun_at=monotonic(), is_void=earlier.is_void)

@@ -16,7 +16,7 @@ from planq.api.operations.routes import neutral_name
 from planq.api.page.rendering import is_open, page_url
 from planq.api.page.route import values_of
 from planq.api.page.words import step_state
-from planq.shared.kernel.ids import StepRef, step_attempt_id
+from planq.shared.kernel.ids import StepRef, attempt_id
 from planq.shared.kernel.states import TERMINAL_STEP, JobStatus
 from planq.shared.platform.database import Row
 from planq.shared.subjects.jobs.timeline import (
@@ -126,7 +126,7 @@ async def attempts_of(
 
 
 def _task(flower: str | None, ref: StepRef, attempt: AttemptSpan) -> str | None:
-    return None if flower is None else f"{flower.rstrip('/')}/task/{step_attempt_id(ref, attempt.number)}"
+    return None if flower is None else f"{flower.rstrip('/')}/task/{attempt_id(ref, attempt.number)}"
 
 
 def _shown_worker(id: str, row: Row | None, place: str | None, *, is_operator: bool) -> dict[str, Any]:

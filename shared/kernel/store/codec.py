@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
+from planq.shared.kernel.claims import Claim, ReusedStep, StageClaim, StepClaim
+from planq.shared.kernel.deferral import Deferral
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, JobEnd, PayloadRecord, TransitionResult
+from planq.shared.kernel.job_store import (
+    ArtifactRecord,
+    ClaimRequest,
+    JobEnd,
+    PayloadRecord,
+    ReadyStep,
+    TransitionResult,
+)
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import (
@@ -19,20 +28,26 @@ from planq.shared.kernel.questions import (
     AfterAnswer,
     ContinueStep,
     FailStep,
+    QuestionAnswer,
     StepQuestion,
     SucceedStep,
 )
-from planq.shared.kernel.retry import apart
+from planq.shared.kernel.retry import NOT_TRIED, RetryTerms, StageTries, apart
 from planq.shared.kernel.states import (
     STAGES,
+    Effect,
     JobStatus,
     Pool,
     Priority,
+    Recovery,
+    Respond,
+    StepKind,
     StepStatus,
+    Strategy,
 )
 from planq.shared.kernel.steps import PlannedStep, RoundRecord, StepResult
 from planq.shared.kernel.usage import ModelCall
-from planq.shared.kernel.wakes import StepWake, TaskLinks, Wake, stage_again
+from planq.shared.kernel.wakes import TaskLinks, Wake, stage_index
 from planq.shared.platform.database import Row, json_text, record, sql_fields, storable_fields, stored_text
 from planq.shared.platform.errors import InternalFault, capped, storable
 from planq.shared.platform.values.excerpts import Excerpts, path_of, path_text
@@ -65,7 +80,7 @@ class BatchItem:
     def of(
         cls,
         fields: Mapping[str, Any],
-        claim: StageClaim | StepClaim | None = None,
+        claim: Claim | None = None,
         take: ClaimRequest | None = None,
         weight: int = 1,
     ) -> BatchItem:
@@ -245,7 +260,7 @@ def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -
     """
     priority, links, tenant = Priority(value["priority"]), TaskLinks.below(UUID(value["root"])), value["tenant"]
     wakes: list[Wake] = [
-        StepWake(
+        Wake(
             StepRef(job_id, value["round"], r["index"]),
             Pool(r["pool"]),
             r["tool_name"],
@@ -256,23 +271,55 @@ def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -
         for r in value["ready"]
     ]
     if status in STAGES:
-        wakes.append(stage_again(job_id, status, value["stage_attempt"], priority, value["agent"], links, tenant))
+        again = value["stage_attempt"] + 1
+        shown = {"priority": priority, "name": value["agent"], "links": links, "tenant": tenant}
+        wakes.append(Wake.stage(job_id, status, again, **shown))
     return wakes
+
+
+# Both are read for every attempt, field by field: a validator of records takes ten times as long.
 
 
 def step_claim(value: Mapping[str, Any]) -> StepClaim:
     """Return a claim that `planq_step_claims` returned; JSON of users in it is not looked at."""
-    job_tree = value["job_tree"]
-    if limits := job_tree.get("limits"):
-        job_tree = {**job_tree, "limits": Limits.from_json(limits)}
-    return record(
-        StepClaim,
-        value,
-        **job_tree,
-        ref=value,
-        outputs={index: known_output(stored) for index, stored in value["outputs"].items()},
-        wanted=[path_of(path) for path in value["wanted"] or ()],
-        policies=[block["policy"] for block in value["loops"] if block.get("policy")],
+    tree = value["job_tree"]
+    given = tree.get
+    limits = given("limits")
+    return StepClaim(
+        ref=StepRef(UUID(value["job_id"]), value["round"], value["index"]),
+        tenant_id=value["tenant_id"],
+        attempt=value["attempt"],
+        user_id=value["user_id"],
+        trace_id=value["trace_id"],
+        context_id=value["context_id"],
+        conversation_id=_uuid(value["conversation_id"]),
+        agent_name=given("agent"),
+        depth=given("depth", 0),
+        root_job_id=_uuid(given("root_job_id")),
+        priority=Priority(value["priority"]),
+        time_left=_seconds(value["time_left"]),
+        pool=Pool(value["pool"]),
+        effect=Effect(value["effect"]),
+        tool_name=value["tool_name"],
+        arguments=value["arguments"],
+        outputs={int(index): known_output(stored) for index, stored in value["outputs"].items()},
+        tries=value["tries"],
+        retry=RetryTerms(**value["retry"]),
+        worker_losses=value["worker_losses"],
+        timeout_seconds=value["timeout_seconds"],
+        recovery=Recovery(value["recovery"]),
+        in_doubt=value["in_doubt"],
+        wanted=tuple(map(path_of, value["wanted"] or ())),
+        dependents=value["dependents"],
+        kind=StepKind(given("kind", StepKind.TOOL)),
+        joined=given("joined", False),
+        note=given("note"),
+        verbatim=value["verbatim"],
+        limits=None if limits is None else Limits.from_json(limits),
+        skill_id=given("skill_id"),
+        answers=tuple(record(QuestionAnswer, answer) for answer in value["answers"]),
+        policies=tuple(block["policy"] for block in value["loops"] if block.get("policy")),
+        waited=timedelta(seconds=value["waited"]),
     )
 
 
@@ -281,21 +328,62 @@ def stage_claim(value: Mapping[str, Any], as_called: AsCalled, rounds: Sequence[
 
     `rounds` are all that are over, where the job plans a further one (`CachedRounds`).
     """
-    results, source = value["results"], value["forked_from"]
-    return record(
-        StageClaim,
-        {**value, **(value["job_tree"] or {})},
+    tree: Mapping[str, Any] = value["job_tree"] or {}
+    given, results, source, parent = tree.get, value["results"], _uuid(value["forked_from"]), tree.get("parent")
+    reuse = (value["plan_reuse"] or {}).items() if source is not None else ()
+    return StageClaim(
+        ref=StepRef(UUID(value["job_id"]), value["round"], stage_index(value["status"])),
+        tenant_id=value["tenant_id"],
+        attempt=value["attempt"],
+        user_id=value["user_id"],
+        trace_id=value["trace_id"],
+        context_id=value["context_id"],
+        conversation_id=_uuid(value["conversation_id"]),
+        agent_name=given("agent_name"),
+        depth=given("depth", 0),
+        root_job_id=_uuid(given("root_job_id")),
+        priority=Priority(value["priority"]),
+        time_left=_seconds(value["time_left"]),
+        model=value["model"],
+        input=value["input"],
+        tools=value["tools"],
         limits=Limits.from_json(value["limits"]),
-        reuse={
-            index: {"job_id": source, "index": reused}
-            for index, reused in (value["plan_reuse"] or {}).items()
-            if source
-        },
+        plan_source=value["plan_source"],
+        plan_body=value["plan_body"],
+        plan_errors=value["plan_errors"],
+        reuse={int(index): ReusedStep(source, reused) for index, reused in reuse} if source else {},
         results=None if results is None else step_results(results, as_called),
+        agent=given("agent"),
+        agent_version=given("agent_version"),
+        instructions=tuple(given("instructions", ())),
+        action=given("action"),
+        with_=given("with_", {}),
+        parent=None if parent is None else StepRef(UUID(parent["job_id"]), parent["round"], parent["index"]),
+        output=given("output"),
+        answer=given("answer"),
+        budgeted=given("budgeted", False),
+        next_index=given("next_index", 0),
+        history=value["history"],
+        tried=NOT_TRIED if value["tried"] is None else record(StageTries, value["tried"]),
+        strategy=Strategy(value["strategy"]),
         rounds=rounds,
-        tried=value["tried"] or {},
+        rounds_time_left=_seconds(value["rounds_time_left"]),
+        loop=value["loop"],
+        respond=Respond(value["respond"]),
+        on_incomplete=value["on_incomplete"],
+        model_settings=value["model_settings"],
+        kept=value["kept"],
         parts=value["parts"] or (),
+        deferral=None if value["deferral"] is None else record(Deferral, value["deferral"]),
     )
+
+
+def _uuid(text: str | None) -> UUID | None:
+    return None if text is None else UUID(text)
+
+
+def _seconds(number: float | None) -> timedelta | None:
+    return None if number is None else timedelta(seconds=number)
 
 
 def _with_artifacts(result: StepResult, made: Sequence[Mapping[str, Any]]) -> StepResult:
@@ -370,7 +458,7 @@ def _round_record(value: Mapping[str, Any], called: CalledArguments, first: int)
 
 
 def transition_result(
-    value: Mapping[str, Any], stage: Callable[[Mapping[str, Any]], StageClaim] | None = None
+    value: Mapping[str, Any], stage: Callable[[SqlValue], StageClaim] | None = None
 ) -> TransitionResult:
     """Return what a transition did, from the JSON that the SQL functions return, with what it took over if any.
 
@@ -378,13 +466,23 @@ def transition_result(
     """
     if not value["applied"]:
         return TransitionResult(False)
-    fields = {name: given for name, given in value.items() if given is not None}
-    taken: list[StepClaim | StageClaim] = [step_claim(claim) for claim in fields.get("taken", ())]
-    if "stage" in fields:
+    given = value.get
+    taken: list[Claim] = [step_claim(claim) for claim in given("taken") or ()]
+    if (claimed := given("stage")) is not None:
         if stage is None:
             raise InternalFault("a transition that was not asked for a stage has claimed one")
-        taken.append(stage(fields["stage"]))
-    return record(TransitionResult, fields, taken=taken)
+        taken.append(stage(claimed))
+    status, job_status = given("status"), given("job_status")
+    return TransitionResult(
+        True,
+        tuple(ReadyStep(one["index"], Pool(one["pool"]), one["tool_name"]) for one in given("ready") or ()),
+        None if job_status is None else JobStatus(job_status),
+        None if status is None else StepStatus(status),
+        given("stage_attempt") or 0,
+        tuple(taken),
+        given("steps") or 1,
+        tuple(Wake.plan(UUID(child["job_id"]), name=child["agent"]) for child in given("children") or ()),
+    )
 
 
 def array_text(items: Iterable[object]) -> str:

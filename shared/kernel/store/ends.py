@@ -11,7 +11,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.job_store import Consequence, ParentTransition
 from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Priority
 from planq.shared.kernel.store.codec import transition_result
-from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import DatabaseUnavailable
 
@@ -26,7 +26,7 @@ async def serve_ends(database: Database, jobs: Sequence[UUID]) -> Consequence:
         of_parent = Priority(served["priority"]), served["tenant"]
         return Consequence(True, ParentTransition(step, transition_result(served), *of_parent))
     begun = served.get("next")
-    wakes = () if begun is None else (PlanWake(UUID(begun), agent=served["agent"], tenant=served["tenant"]),)
+    wakes = () if begun is None else (Wake.plan(UUID(begun), name=served["agent"], tenant=served["tenant"]),)
     return Consequence(served["applied"], wakes=wakes)
 
 

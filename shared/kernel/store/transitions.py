@@ -20,9 +20,9 @@ from uuid import UUID
 
 from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
 from planq.shared.kernel.children import ChildOutcome, Delegated
-from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
+from planq.shared.kernel.claims import Claim, ReusedStep, StageClaim, StepClaim
 from planq.shared.kernel.deferral import DeferredCall
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import PLAN, RESPOND, StepRef
 from planq.shared.kernel.job_store import (
     ONE_ROUND,
     Approved,
@@ -160,11 +160,21 @@ class PostgresJobStore:
             lambda: Batcher(self._fail_steps, owner_of=_OWNER)
         )
 
-    async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
-        cached = self._rounds.of(job_id)
-        fields = {"job": str(job_id), "statuses": list(map(str, statuses)), "cached": cached.mark}
+    async def claim(self, refs: Sequence[StepRef]) -> Sequence[Claim]:
+        if not refs:
+            return ()
+        first = refs[0]
+        if any((ref.job_id, ref.round) != (first.job_id, first.round) for ref in refs):
+            raise ValueError("what is claimed together belongs to one round of one job")
+        if not first.is_stage:
+            rows = await self._database.call_table("planq_claim_steps", *_several(refs), self._worker_id)
+            return [step_claim(row["claim"]) for row in rows]
+        if len(refs) > 1:
+            raise ValueError("a stage is claimed alone")
+        cached = self._rounds.of(first.job_id)
+        fields = {"job": str(first.job_id), "statuses": _STAGE_STATUSES[first.index], "cached": cached.mark}
         value = await self._claiming.do(BatchItem.of(fields))
-        return None if value is None else self._stage(cached, value)
+        return () if value is None else (self._stage(cached, value),)
 
     async def accept_plan(
         self,
@@ -254,18 +264,6 @@ class PostgresJobStore:
         self._rounds.drop(claim.job_id)
         return await self._end(claim, calls, end_fields(end))
 
-    async def keep_end(
-        self,
-        claim: StageClaim,
-        end: JobEnd | None,
-        error: ErrorRecord,
-        delay: timedelta,
-        tried: StageTries,
-        calls: Sequence[ModelCall],
-    ) -> bool:
-        kept = claim.kept if end is None else json_text({**end_fields(end), **made_fields(calls)})
-        return await self.retry_stage(claim, error, delay, tried, calls, kept=kept)
-
     async def end_kept(self, claim: StageClaim) -> bool:
         return await self._end(claim, (), json.loads(claim.kept or "{}"))
 
@@ -351,15 +349,21 @@ class PostgresJobStore:
         given = claim.ref.job_id, claim.ref.index, claim.attempt, Decimal(str(usd)), is_ahead
         return Reservation(**await self._database.call("planq_charge_step", *given))
 
-    async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        applied: bool = await self._database.call("planq_warn", claim.job_id, claim.attempt, kind, as_json(data))
+    async def note(self, claim: Claim, kind: str, data: Mapping[str, Any]) -> bool:
+        function, given = (
+            ("planq_warn", (claim.job_id, claim.attempt))
+            if claim.ref.is_stage
+            else ("planq_note_step", _fence(claim)[:3])
+        )
+        applied: bool = await self._database.call(function, *given, kind, as_json(data))
         return applied
 
-    async def release_stage(self, claim: StageClaim) -> bool:
-        applied: bool = await self._database.call(
-            "planq_release_stage", claim.job_id, claim.attempt, False, self._worker_id
-        )
-        return applied
+    async def release(self, claim: Claim) -> TransitionResult:
+        if not claim.ref.is_stage:
+            return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))
+        given = claim.job_id, claim.attempt, False, self._worker_id
+        applied = await self._database.call("planq_release_stage", *given)
+        return TransitionResult(applied, job_status=_STATUS_OF[claim.ref.index], stage_attempt=claim.attempt)
 
     async def retry_stage(
         self,
@@ -369,9 +373,10 @@ class PostgresJobStore:
         tried: StageTries,
         calls: Sequence[ModelCall],
         *,
-        kept: str | None = None,
         is_sent: bool = True,
+        end: JobEnd | None = None,
     ) -> bool:
+        kept = claim.kept if end is None else json_text({**end_fields(end), **made_fields(calls)})
         applied: bool = await self._database.call(
             "planq_retry_stage",
             claim.job_id,
@@ -397,30 +402,11 @@ class PostgresJobStore:
         count: int = await self._database.call("planq_wake_awaiting", tenant_id, list(models), _MOST_WOKEN)
         return count
 
-    async def claim_step(self, ref: StepRef) -> StepClaim | None:
-        return next(iter(await self.claim_steps([ref])), None)
-
-    async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:
-        if not refs:
-            return []
-        first = refs[0]
-        if any((ref.job_id, ref.round) != (first.job_id, first.round) for ref in refs):
-            raise ValueError("the steps to claim together belong to one round of one job")
-        indices = [ref.index for ref in refs]
-        rows = await self._database.call_table(
-            "planq_claim_steps", first.job_id, first.round, indices, self._worker_id
-        )
-        return [step_claim(row["claim"]) for row in rows]
-
-    async def hand_on_steps(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
+    async def hand_on(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
         if not refs:
             return ()
-        first = refs[0]
-        indices = [ref.index for ref in refs]
-        found = await self._database.call_table(
-            "planq_hand_on_steps", first.job_id, first.round, indices, self._worker_id
-        )
-        return [replace(first, index=row["index"]) for row in found]
+        found = await self._database.call_table("planq_hand_on_steps", *_several(refs), self._worker_id)
+        return [replace(refs[0], index=row["index"]) for row in found]
 
     async def report_progress(
         self, claim: StepClaim, done: float | None, message: str, seconds: float | None
@@ -429,7 +415,7 @@ class PostgresJobStore:
         applied: bool = await self._database.call("planq_report_progress", *given)
         return applied
 
-    async def claim_suspects(self, pool: Pool) -> Sequence[StageClaim | StepClaim]:
+    async def claim_suspects(self, pool: Pool) -> Sequence[Claim]:
         rows = await self._database.call_table("planq_claim_suspects", str(pool), self._worker_id, self._seconds)
         values = [row["claim"] for row in rows]
         return [step_claim(value) if "index" in value else self._stage(NO_ROUNDS, value) for value in values]
@@ -568,10 +554,6 @@ class PostgresJobStore:
         applied: bool = await self._database.call("planq_note_outcome", *given)
         return applied
 
-    async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        applied: bool = await self._database.call("planq_note_step", *_fence(claim)[:3], kind, as_json(data))
-        return applied
-
     async def keep_traceback(self, claim: StepClaim, text: str) -> bool:
         return await self._database.fetch_one("keep_traceback", **self._owned(claim), text=text) is not None
 
@@ -582,9 +564,6 @@ class PostgresJobStore:
         ref = claim.ref
         place = {"job_id": ref.job_id, "round": ref.round, "index": ref.index}
         return {**place, "attempt": claim.attempt, "worker_id": self._worker_id}
-
-    async def release_step(self, claim: StepClaim) -> TransitionResult:
-        return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))
 
     def _stage(self, cached: CachedRounds, value: SqlValue) -> StageClaim:
         """Return the claim of a stage that was made with these rounds cached, and cache those of the job."""
@@ -681,5 +660,15 @@ def _step_item(claim: StepClaim, fields: Mapping[str, Any], take: ClaimRequest |
     return BatchItem.of(guarded, claim, take, weight)
 
 
-def _fence(claim: StepClaim) -> tuple[UUID, int, int, int]:
-    return claim.ref.job_id, claim.ref.round, claim.ref.index, claim.attempt
+def _fence(claim: Claim) -> tuple[UUID, int, int, int]:
+    return claim.job_id, claim.round, claim.ref.index, claim.attempt
+
+
+def _several(refs: Sequence[StepRef]) -> tuple[UUID, int, list[int]]:
+    """Return steps of one round as the SQL functions take them."""
+    return refs[0].job_id, refs[0].round, [ref.index for ref in refs]
+
+
+_STATUS_OF = {PLAN: JobStatus.PLANNING, RESPOND: JobStatus.RESPONDING}
+_STAGE_STATUSES = {PLAN: ["queued", "planning"], RESPOND: ["responding"]}
+"""In which statuses a job stands that has a stage to claim."""

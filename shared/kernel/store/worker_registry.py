@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.kernel.claims import OfferedTool
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import PLAN, RESPOND, StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import StepQuestion
@@ -41,7 +41,7 @@ from planq.shared.kernel.sweep import (
     MissedTool,
     Standing,
 )
-from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
+from planq.shared.kernel.wakes import TaskLinks, Wake
 from planq.shared.platform.database import QUERIES, Database, Row, as_json, json_text, record
 from planq.shared.platform.errors import ErrorRecord
 
@@ -162,17 +162,16 @@ class WorkerRegistry:
 
         A step after one that has failed for good is skipped instead.
         """
-        place, number = held.attempt.place, held.attempt.number
-        if isinstance(place, UUID):
-            applied = await self._database.call("planq_release_stage", place, number, False, None)
+        ref, number = held.attempt.ref, held.attempt.number
+        if ref.is_stage:
+            applied = await self._database.call("planq_release_stage", ref.job_id, number, False, None)
             return [held.again] if applied else []
-        value = await self._database.call("planq_hand_back_step", place.job_id, place.round, place.index, number)
+        value = await self._database.call("planq_hand_back_step", ref.job_id, ref.round, ref.index, number)
         outcome = transition_result(value)
         again: list[Wake] = [held.again] if outcome.ready else []
         if outcome.job_status in STAGES:
-            stage, links, tenant = outcome.job_status, held.again.links, held.again.tenant
-            given = place.job_id, stage, outcome.stage_attempt, held.again.priority
-            again.append(stage_again(*given, links=links, tenant=tenant))
+            of_job = {"priority": held.again.priority, "links": held.again.links, "tenant": held.again.tenant}
+            again.append(Wake.stage(ref.job_id, outcome.job_status, outcome.stage_attempt + 1, **of_job))
         return again
 
     async def unanswered_wakes(
@@ -199,8 +198,8 @@ class WorkerRegistry:
 
         False when that attempt does not run, or is one at a stage.
         """
-        ref = attempt.place
-        if not isinstance(ref, StepRef):
+        ref = attempt.ref
+        if ref.is_stage:
             return False
         touched = await self._database.execute(
             "abandon_step",
@@ -219,14 +218,14 @@ class WorkerRegistry:
         """
         items = [
             {
-                "job": str(place.job_id),
-                "round": place.round,
-                "index": place.index,
+                "job": str(attempt.job_id),
+                "round": attempt.ref.round,
+                "index": attempt.ref.index,
                 "attempt": attempt.number,
                 "age": age,
             }
             for attempt, age in ages.items()
-            if isinstance(place := attempt.place, StepRef)
+            if not attempt.ref.is_stage
         ]
         count: int = await self._database.call("planq_watch_steps", worker_id, as_json(items)) if items else 0
         return count
@@ -324,8 +323,8 @@ class WorkerRegistry:
         return [_of_job(wake, jobs[wake.job_id]) if wake.job_id in jobs else wake for wake in wakes]
 
     async def return_wakes(self, wakes: Sequence[Wake]) -> None:
-        stages = [wake.job_id for wake in wakes if not isinstance(wake, StepWake)]
-        refs = [wake.ref for wake in wakes if isinstance(wake, StepWake)]
+        stages = [wake.job_id for wake in wakes if wake.ref.is_stage]
+        refs = [wake.ref for wake in wakes if not wake.ref.is_stage]
         steps = [{"job_id": str(ref.job_id), "round": ref.round, "index": ref.index} for ref in refs]
         await self._database.execute("return_wakes", stages=stages, steps=as_json(steps))
 
@@ -467,34 +466,31 @@ def _ref(row: Row) -> StepRef:
 
 def _of_job(wake: Wake, row: Row) -> Wake:
     """Return a wake-up with what its job adds: the priority, the agent, the root, the tenant."""
-    priority, links, tenant = Priority(row["priority"]), _links(row), row["tenant_id"]
-    if isinstance(wake, StepWake):
-        return replace(wake, priority=priority, links=links, tenant=tenant)
-    return replace(wake, priority=priority, agent=row["agent_name"], links=links, tenant=tenant)
+    name = row["agent_name"] if wake.ref.is_stage else wake.name
+    return replace(wake, name=name, **_job_fields(row))
 
 
-def _links(row: Row) -> TaskLinks | None:
-    return None if row["root_job_id"] is None else TaskLinks.below(row["root_job_id"])
+def _job_fields(row: Row) -> dict[str, Any]:
+    links = None if row["root_job_id"] is None else TaskLinks.below(row["root_job_id"])
+    return {"priority": Priority(row["priority"]), "links": links, "tenant": row["tenant_id"]}
 
 
 def _held(row: Row) -> HeldAttempt:
-    number, priority, links = row["attempt"], Priority(row["priority"]), _links(row)
-    if row["index"] is None:
-        attempt, status = Attempt(row["job_id"], number), JobStatus(row["status"])
-        stage = stage_again(row["job_id"], status, number, priority, row["agent_name"], links, row["tenant_id"])
-        return HeldAttempt(attempt, None, stage)
-    ref = _ref(row)
-    again = StepWake(ref, Pool(row["pool"]), row["tool_name"], number + 1, priority, links, row["tenant_id"])
-    return HeldAttempt(Attempt(ref, number), Effect(row["effect"]), again, row["releases"])
+    ref, number = _ref(row), row["attempt"]
+    effect = None if row["effect"] is None else Effect(row["effect"])
+    again = Wake(ref, Pool(row["pool"]), row["name"], number + 1, **_job_fields(row))
+    return HeldAttempt(Attempt(ref, number), effect, again, row["releases"])
+
+
+_STAGES = {"plan": PLAN, "respond": RESPOND}
 
 
 def _wake(row: Row) -> Wake:
-    attempt, priority, links = row["attempt"] + 1, Priority(row["priority"]), _links(row)
-    if row["kind"] == "plan":
-        return PlanWake(row["job_id"], attempt, priority, row["agent_name"], links, row["tenant_id"])
-    if row["kind"] == "respond":
-        return RespondWake(row["job_id"], attempt, priority, row["agent_name"], links, row["tenant_id"])
-    return StepWake(_ref(row), Pool(row["pool"]), row["tool_name"], attempt, priority, links, row["tenant_id"])
+    """Return the wake-up that a row of `planq_take_due_wakes` is."""
+    attempt, again = row["attempt"] + 1, _job_fields(row)
+    if (index := _STAGES.get(row["kind"])) is not None:
+        return Wake(StepRef(row["job_id"], 0, index), name=row["agent_name"], attempt=attempt, **again)
+    return Wake(_ref(row), Pool(row["pool"]), row["tool_name"], attempt, **again)
 
 
 _NEW_SECONDS = 2.0

@@ -8,7 +8,7 @@ from uuid import UUID
 from planq.shared.kernel.new_ids import new_ids
 from planq.shared.kernel.states import Priority
 from planq.shared.kernel.sweep import SweepResult
-from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 
 _NIL = UUID(int=0)
@@ -43,10 +43,10 @@ class LineSweep:
         """Make jobs of lines that wait, as many as the workers keep up with; return their wake-ups."""
         rows = await self._database.call_table("planq_admit_lines", new_ids(limit, after=_NIL))
         return [
-            PlanWake(
+            Wake.plan(
                 row["job_id"],
                 priority=Priority(row["priority"]),
-                agent=row["agent_name"],
+                name=row["agent_name"],
                 tenant=row["tenant_id"],
             )
             for row in rows

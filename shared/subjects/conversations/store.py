@@ -23,7 +23,7 @@ from planq.shared.kernel.states import QuestionKind, QuestionStatus, StepKind
 from planq.shared.kernel.store.codec import after_answer_fields
 from planq.shared.kernel.store.ends import serve_ends
 from planq.shared.kernel.submission import Submission
-from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.batching import Batcher
 from planq.shared.platform.database import Database, Row, json_text, stored_text
 from planq.shared.platform.errors import Conflict, Erased, NotFound, SecretInChat, storable
@@ -458,8 +458,8 @@ _ROWS = 200
 """Maximum number of rows of a conversation that a turn is shown; tokens bound what a model gets of them."""
 
 
-def plan_wake(begun: Mapping[str, Any]) -> PlanWake:
-    return PlanWake(UUID(begun["id"]), agent=begun["agent"], tenant=begun["tenant"])
+def plan_wake(begun: Mapping[str, Any]) -> Wake:
+    return Wake.plan(UUID(begun["id"]), name=begun["agent"], tenant=begun["tenant"])
 
 
 class TurnReader:

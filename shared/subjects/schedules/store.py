@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.sweep import SweepResult
-from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database, Row, as_json, json_text, stored_text
 from planq.shared.platform.errors import Conflict, DatabaseUnavailable, NotFound, RequestRefused
 from planq.shared.platform.values.schedule import next_time, read_zone
@@ -137,7 +137,7 @@ class ScheduleSweep:
             await self._database.execute("stop_schedule", id=due.id, due_at=due.next_at, error=error.message)
             return None
         job_id = UUID(given["job_id"])
-        return FiredSchedule(job_id, (PlanWake(job_id),)) if is_fired else None
+        return FiredSchedule(job_id, (Wake.plan(job_id),)) if is_fired else None
 
     async def _begin_turn(self, due: DueSchedule, given: Mapping[str, Any]) -> FiredSchedule | None:
         """Make the job a turn of the schedule's conversation; raises `Conflict` where that takes none any more."""

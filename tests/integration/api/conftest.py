@@ -43,6 +43,7 @@ from planq.shared.subjects.tenants.config import TenantConfig
 from planq.shared.subjects.tenants.directory import TenantStore
 from planq.shared.subjects.tenants.keys import KeyScope
 from tests.integration.api import control
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.servers import TestPostgres
 from tests.support.stored import documents
 from tests.support.waiting import eventually
@@ -143,7 +144,7 @@ class Jobs:
 
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id(), as_called)
-            claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+            claim = await claim_stage(store, UUID(job_id), [JobStatus.QUEUED])
             assert claim is not None
             assert await store.end_job(claim, JobStatus.COMPLETED, answer, None, [])
             if notify:
@@ -156,12 +157,12 @@ class Jobs:
 
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id(), as_called)
-            claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+            claim = await claim_stage(store, UUID(job_id), [JobStatus.QUEUED])
             assert claim is not None
             compiled = compile_plan(Plan.model_validate(plan), {tool.name: tool for tool in TOOLS})
             await store.accept_plan(claim, "caller", plan, compiled.steps, [])
             for index, output in outputs.items():
-                step = await store.claim_step(StepRef(UUID(job_id), 0, index))
+                step = await claim_step(store, StepRef(UUID(job_id), 0, index))
                 assert step is not None
                 if isinstance(output, str):
                     await store.fail_step(step, ErrorRecord("tool_error", output), None)

@@ -21,6 +21,7 @@ from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.stored import documents
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class JobDriver:
 
         async def work(database: Database) -> bool:
             store = PostgresJobStore(database, new_id(), as_called)
-            claim = await store.claim_stage(UUID(self.id), [JobStatus.QUEUED])
+            claim = await claim_stage(store, UUID(self.id), [JobStatus.QUEUED])
             assert claim is not None
             compiled = compile_plan(Plan.model_validate(claim.plan_body), {one.name: one for one in TOOLS})
             moved = await store.accept_plan(claim, "caller", claim.plan_body, compiled.steps, [])
@@ -85,7 +86,7 @@ class JobDriver:
         """Take a step."""
 
         async def work(database: Database) -> StepClaim | None:
-            return await PostgresJobStore(database, new_id(), as_called).claim_step(StepRef(UUID(self.id), 0, index))
+            return await claim_step(PostgresJobStore(database, new_id(), as_called), StepRef(UUID(self.id), 0, index))
 
         claim: StepClaim | None = self._api.jobs.run(work)
         return claim
@@ -95,7 +96,7 @@ class JobDriver:
 
         async def work(database: Database) -> StageClaim | None:
             statuses = [JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING]
-            return await PostgresJobStore(database, new_id(), as_called).claim_stage(UUID(self.id), statuses)
+            return await claim_stage(PostgresJobStore(database, new_id(), as_called), UUID(self.id), statuses)
 
         claim: StageClaim | None = self._api.jobs.run(work)
         return claim
@@ -106,7 +107,7 @@ class JobDriver:
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id(), as_called)
             for index in indices:
-                claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
+                claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
                 assert claim is not None, index
                 moved = await store.succeed_step(claim, {"text": f"of {self.id}", "n": index}, None)
                 assert moved.applied
@@ -127,7 +128,7 @@ class JobDriver:
 
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id(), as_called)
-            claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
+            claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
             assert claim is not None
             assert (await store.fail_step(claim, ErrorRecord(code, "no"), None)).applied
 
@@ -138,7 +139,7 @@ class JobDriver:
 
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id(), as_called)
-            claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
+            claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
             assert claim is not None
             error = ErrorRecord("outcome_unknown", "the worker was lost")
             assert await store.ask_step(claim, question, error if question is DID_IT_HAPPEN else None)
@@ -150,7 +151,7 @@ class JobDriver:
 
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id(), as_called)
-            claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
+            claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
             assert claim is not None
             error = ErrorRecord("outcome_unknown", "the worker was lost")
             assert (await store.fail_step(claim, error, timedelta(seconds=60), in_doubt=True)).applied
@@ -162,7 +163,7 @@ class JobDriver:
 
         async def work(database: Database) -> list[UUID]:
             store = PostgresJobStore(database, new_id(), as_called)
-            claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
+            claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
             assert claim is not None
             asked = [ChildRequest(None, "", 60.0, plan=plan(call("look")))] * 2
             assert (await store.delegate_step(claim, Delegated(asked, max_parallel=most))).applied
@@ -175,7 +176,7 @@ class JobDriver:
 
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id(), as_called)
-            claim = await store.claim_stage(UUID(self.id), [JobStatus.RESPONDING])
+            claim = await claim_stage(store, UUID(self.id), [JobStatus.RESPONDING])
             assert claim is not None
             status = JobStatus.FAILED if text is None else JobStatus.COMPLETED
             error = ErrorRecord("transient", "no model") if text is None else None

@@ -24,6 +24,7 @@ from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.payloads.objects import open_objects
 from planq.shared.subjects.payloads.store import SLICE_BYTES, PayloadStore
 from tests.integration.api.conftest import TOOLS, Api, problem_of
+from tests.support.claiming import claim_stage, claim_step
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 12_000
 FILES = {
@@ -44,11 +45,11 @@ def job(api: Api) -> dict[str, Any]:
 
     async def work(database: Database) -> None:
         store, payloads = PostgresJobStore(database, new_id(), as_called), PayloadStore(database)
-        stage = await store.claim_stage(UUID(job["id"]), [JobStatus.QUEUED])
+        stage = await claim_stage(store, UUID(job["id"]), [JobStatus.QUEUED])
         assert stage is not None
         compiled = compile_plan(Plan.model_validate(plan), {tool.name: tool for tool in TOOLS})
         await store.accept_plan(stage, "caller", plan, compiled.steps, [])
-        step = await store.claim_step(StepRef(UUID(job["id"]), 0, 0))
+        step = await claim_step(store, StepRef(UUID(job["id"]), 0, 0))
         assert step is not None
         made = []
         for name, (data, media_type) in FILES.items():

@@ -26,6 +26,7 @@ from planq.shared.settings.settings import Settings
 from tests.integration.api import control
 from tests.integration.api.conftest import Api
 from tests.integration.api.test_pages import post, visit
+from tests.support.claiming import claim_stage
 from tests.support.pictures import PNG, base64_of
 from tests.support.servers import TestPostgres
 
@@ -217,7 +218,7 @@ def accepted(api: Api, job_id: str) -> None:
 
     async def work(database: Database) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
-        claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+        claim = await claim_stage(store, UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         compiled = compile_plan(Plan.model_validate(PLAN), {one.name: one for one in control.TOOLS})
         source = "caller" if claim.plan_body else "model"

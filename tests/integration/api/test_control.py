@@ -12,7 +12,7 @@ import pytest
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool
-from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, Wake
+from planq.shared.kernel.wakes import Wake
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import JobDriver, begun, call, failed_job
 
@@ -60,7 +60,7 @@ def test_of_a_paused_job_nothing_begins_until_it_is_resumed(api: Api, wakes: lis
 
     assert resumed["paused_at"] is None
     assert resumed["expires_at"] is not None
-    assert wakes == [StepWake(StepRef(UUID(story.id), 0, 1), Pool.IO, "put")]
+    assert wakes == [Wake(StepRef(UUID(story.id), 0, 1), Pool.IO, "put")]
     story.succeed(1)
     assert story.seen()["status"] == "responding"
 
@@ -73,7 +73,7 @@ def test_a_job_that_is_paused_in_the_queue_is_not_planned(api: Api, wakes: list[
     assert story.claim_stage() is None
 
     document(post(api, story.id, "resume"))
-    assert wakes == [PlanWake(UUID(story.id))]
+    assert wakes == [Wake.plan(UUID(story.id))]
     assert story.claim_stage() is not None
 
 
@@ -93,9 +93,9 @@ def test_who_waits_for_a_cancelled_child_job_goes_on_at_once(api: Api, wakes: li
     wakes.clear()
 
     document(post(api, first.id, "cancel"))
-    assert wakes == [PlanWake(UUID(second.id))]
+    assert wakes == [Wake.plan(UUID(second.id))]
     document(post(api, second.id, "cancel"))
-    assert wakes[1:] == [StepWake(StepRef(UUID(story.id), 0, 0), Pool.IO, "look")]
+    assert wakes[1:] == [Wake(StepRef(UUID(story.id), 0, 0), Pool.IO, "look")]
     assert story.claim(0) is not None
 
 
@@ -119,7 +119,7 @@ def test_a_job_with_failed_steps_tries_again_what_has_not_succeeded(api: Api, wa
     assert [step["status"] for step in resumed["steps"]] == ["succeeded", "ready", "pending"]
     assert resumed["steps"][0] == before["steps"][0]
     assert resumed["steps"][1]["error"] is None
-    assert wakes == [StepWake(StepRef(UUID(story.id), 0, 1), Pool.IO, "mail")]
+    assert wakes == [Wake(StepRef(UUID(story.id), 0, 1), Pool.IO, "mail")]
     assert story.claim(0) is None
     story.succeed(1, 2)
     story.answer("all did")
@@ -140,7 +140,7 @@ def test_a_job_whose_answer_failed_is_only_answered_again(api: Api, wakes: list[
     resumed = document(post(api, story.id, "resume", {}))
 
     assert (resumed["status"], resumed["error"]) == ("responding", None)
-    assert wakes == [RespondWake(UUID(story.id), 3)]
+    assert wakes == [Wake.respond(UUID(story.id), 3)]
     assert story.statuses() == ["succeeded"]
 
 
@@ -245,7 +245,7 @@ def test_what_happened_succeeds_with_its_output(api: Api, asking: JobDriver, wak
     assert [step["status"] for step in settled["steps"]] == ["succeeded", "ready"]
     assert settled["steps"][0]["output"] == {"text": "signed"}
     assert settled["steps"][0]["question"] is None
-    assert wakes == [StepWake(StepRef(UUID(asking.id), 0, 1), Pool.IO, "put")]
+    assert wakes == [Wake(StepRef(UUID(asking.id), 0, 1), Pool.IO, "put")]
 
 
 def test_a_large_output_is_kept_apart_as_that_of_a_worker_is(api: Api) -> None:
@@ -275,7 +275,7 @@ def test_what_did_not_happen_runs_again(api: Api, asking: JobDriver, wakes: list
     settled = document(settle(api, asking.id, 0, "did_not_happen"))
 
     assert [step["status"] for step in settled["steps"]] == ["ready", "pending"]
-    assert wakes == [StepWake(StepRef(UUID(asking.id), 0, 0), Pool.IO, "sign")]
+    assert wakes == [Wake(StepRef(UUID(asking.id), 0, 0), Pool.IO, "sign")]
     asking.succeed(0, 1)
     assert asking.seen()["steps"][0]["attempt"] == 2
 
@@ -286,7 +286,7 @@ def test_what_stays_unknown_fails_and_is_not_repeated_later(api: Api, asking: Jo
     assert settled["status"] == "responding"
     assert [step["status"] for step in settled["steps"]] == ["failed", "skipped"]
     assert settled["steps"][0]["error"]["code"] == "outcome_unknown"
-    assert wakes == [RespondWake(UUID(asking.id), 2)]
+    assert wakes == [Wake.respond(UUID(asking.id), 2)]
     asking.answer()
     problem_of(post(api, asking.id, "resume"), 409, "outcome_unknown")
 

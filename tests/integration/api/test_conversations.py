@@ -17,6 +17,7 @@ from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.errors import Erased, ErrorRecord, Transient
 from planq.shared.subjects.conversations.store import ConversationStore, InboundResult, TurnReader
 from tests.integration.api.conftest import Api
+from tests.support.claiming import claim_stage
 from tests.support.conversations import message
 
 
@@ -34,7 +35,7 @@ def answers(api: Api, received: InboundResult, text: str = "done", **ended: Any)
     async def work(database: Any) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
         assert received.job_id is not None
-        claim = await store.claim_stage(received.job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(store, received.job_id, [JobStatus.QUEUED])
         assert claim is not None
         assert await store.end_job(claim, JobStatus.COMPLETED, text, None, [], **ended)
         await store.serve_end(received.job_id)
@@ -50,7 +51,7 @@ def test_an_answer_says_that_the_model_is_away_and_when_it_is_asked_again(api: A
     async def its_model_is_away(database: Any) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
         assert turn.job_id is not None
-        claim = await store.claim_stage(turn.job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(store, turn.job_id, [JobStatus.QUEUED])
         assert claim is not None
         away = ErrorRecord.of(Transient("openai says 503"))
         assert await store.retry_stage(claim, away, timedelta(seconds=9), StageTries(1, 4, 2.0), [])
@@ -100,7 +101,7 @@ def test_a_job_outside_conversations_has_the_messages_of_its_chained_tool(api: A
 
     async def work(database: Any) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
-        claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+        claim = await claim_stage(store, UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         called = [Message("tool_call", "c1", "note", {}), Message("tool_response", "c1", "note", {"ok": True})]
         assert await store.end_job(claim, JobStatus.FAILED, None, ErrorRecord("x", "y"), [], messages=called)

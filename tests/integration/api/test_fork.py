@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.kernel.wakes import Wake
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import JobDriver, begun, call, failed_job, plan
 
@@ -60,7 +60,7 @@ def test_a_fork_of_what_has_succeeded_only_answers_again(api: Api, source: JobDr
     assert response.headers["location"] == f"/jobs/{new['id']}"
     assert (new["status"], new["forked_from"], new["input"]) == ("queued", source.id, "report")
     assert (new["metadata"], new["plan"]) == ({"who": "me"}, before["plan"])
-    assert wakes == [PlanWake(UUID(new["id"]))]
+    assert wakes == [Wake.plan(UUID(new["id"]))]
     assert new == {**JobDriver(api, new["id"]).seen(), "steps": []}
 
     story = JobDriver(api, new["id"])

@@ -17,9 +17,9 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.usage import ModelCall, Purpose
-from planq.shared.kernel.wakes import PlanWake
 from planq.shared.platform.database import Database
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
+from tests.support.claiming import claim_stage, claim_step
 
 USAGE = {
     "input_tokens": 0,
@@ -112,7 +112,7 @@ def test_a_refused_plan_is_shown_with_its_defects(api: Api) -> None:
 
     async def refuse(database: Database) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
-        claim = await store.claim_stage(UUID(job["id"]), [JobStatus.QUEUED])
+        claim = await claim_stage(store, UUID(job["id"]), [JobStatus.QUEUED])
         assert claim is not None
         call = ModelCall(Purpose.PLAN, "m", 5, input_tokens=7, output_tokens=3, cost_usd=Decimal("0.25"))
         assert (await store.refuse_plan(claim, "model", plan, [error], [call])).applied
@@ -134,7 +134,7 @@ def test_a_waiting_step_shows_no_output_yet(api: Api) -> None:
 
     async def suspend(database: Database) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
-        step = await store.claim_step(StepRef(UUID(job["id"]), 0, 0))
+        step = await claim_step(store, StepRef(UUID(job["id"]), 0, 0))
         assert step is not None
         assert await store.suspend_step(step, timedelta(hours=1), {"text": "later", "count": 1})
 
@@ -254,7 +254,7 @@ def test_a_fault_is_a_problem_without_its_cause_and_logged_under_its_id(
 ) -> None:
     api = make_api()
 
-    def broken(wakes: list[PlanWake]) -> None:
+    def broken(wakes: list[Any]) -> None:
         raise RuntimeError("secret")
 
     monkeypatch.setattr(api.app.state.services.publisher, "publish_soon", broken)

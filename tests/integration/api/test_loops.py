@@ -13,6 +13,7 @@ from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.database import Database
 from tests.integration.api.conftest import Api, MakeApi, problem_of
+from tests.support.claiming import claim_stage
 
 BLOCK = {
     "max_rounds": 3,
@@ -25,7 +26,7 @@ AGENT = {"name": "looper", "strategy": "loop", "loop": {**BLOCK, "prompt": "loop
 
 def claimed(api: Api, job_id: str) -> StageClaim:
     async def work(database: Database) -> StageClaim:
-        claim = await PostgresJobStore(database, new_id(), as_called).claim_stage(job_id, [JobStatus.QUEUED])  # type: ignore[arg-type]
+        claim = await claim_stage(PostgresJobStore(database, new_id(), as_called), job_id, [JobStatus.QUEUED])  # type: ignore[arg-type]
         assert claim is not None
         return claim
 

@@ -19,6 +19,7 @@ from planq.shared.platform.errors import ErrorRecord
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.integration.api.conftest import Api, MakeApi
+from tests.support.claiming import claim_stage
 
 NOT_THERE_YET = {"/webhooks/telegram": "the channel telegram"}
 CASES = [
@@ -46,7 +47,7 @@ def failing(api: Api, job_id: str, error: errors.PlanqError) -> None:
 
     async def work(database: Database) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
-        claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+        claim = await claim_stage(store, UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         assert await store.end_job(claim, JobStatus.FAILED, None, ErrorRecord.of(error), [])
 

@@ -25,6 +25,7 @@ from planq.shared.subjects.conversations.store import ConversationStore
 from tests.integration.api import control
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.integration.api.control import JobDriver
+from tests.support.claiming import claim_stage
 from tests.support.conversations import message
 from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
@@ -89,7 +90,7 @@ def end(api: Api, job_id: str, answer: str | None, error: ErrorRecord | None = N
 
     async def work(database: Database) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
-        claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+        claim = await claim_stage(store, UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
         assert await store.end_job(claim, status, answer, error, [])
@@ -320,7 +321,7 @@ def asks(api: Api, job: str, *questions: StepQuestion) -> JobDriver:
 
     async def work(database: Database) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
-        claim = await store.claim_stage(UUID(job), [JobStatus.QUEUED])
+        claim = await claim_stage(store, UUID(job), [JobStatus.QUEUED])
         assert claim is not None
         compiled = control.compile_plan(control.Plan.model_validate(plan), {one.name: one for one in control.TOOLS})
         assert (await store.accept_plan(claim, "model", plan, compiled.steps, [])).applied

@@ -34,6 +34,7 @@ from planq.shared.subjects.tenants.keys import KeyScope
 from planq.shared.subjects.tenants.rate_counter import PostgresWindows
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.integration.api.control import JobDriver
+from tests.support.claiming import claim_stage
 from tests.support.pinned_env import ROOT
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -187,7 +188,7 @@ def test_only_operators_see_hosts_processes_and_what_is_missing(make_api: MakeAp
     headers = {"Authorization": f"Bearer {tenants}"}
     job_id = api.http.post("/jobs", json={"input": "2 + 2"}, headers=headers).json()["id"]
     assert api.jobs.run(
-        lambda database: PostgresJobStore(database, worker, as_called).claim_stage(UUID(job_id), [JobStatus.QUEUED])
+        lambda database: claim_stage(PostgresJobStore(database, worker, as_called), UUID(job_id), [JobStatus.QUEUED])
     )
     why = f"/jobs/{job_id}/why"
     shown = {(path, who): asked(path, who) for path in ("/statusz", "/readyz", "/workers", why) for who in keys}

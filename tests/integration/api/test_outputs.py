@@ -23,6 +23,7 @@ from planq.shared.platform.values.excerpts import excerpts_json
 from planq.shared.subjects.payloads.store import SLICE_BYTES, PayloadStore
 from tests.integration.api import control
 from tests.integration.api.conftest import TOOLS, Api, problem_of
+from tests.support.claiming import claim_stage, claim_step
 
 OUTPUT = {"artifact_id": "large", "artifact": {"text": "x" * (3 * SLICE_BYTES)}, "_metadata": {}, "text": "é"}
 BODY = json.dumps(OUTPUT, ensure_ascii=False).encode()
@@ -40,11 +41,11 @@ def finish_with(api: Api, job_id: str, body: bytes) -> None:
 
     async def work(database: Database) -> None:
         store, payloads = PostgresJobStore(database, new_id(), as_called), PayloadStore(database)
-        stage = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+        stage = await claim_stage(store, UUID(job_id), [JobStatus.QUEUED])
         assert stage is not None
         compiled = compile_plan(Plan.model_validate(plan), {tool.name: tool for tool in TOOLS})
         await store.accept_plan(stage, "caller", plan, compiled.steps, [])
-        step = await store.claim_step(StepRef(UUID(job_id), 0, 0))
+        step = await claim_step(store, StepRef(UUID(job_id), 0, 0))
         assert step is not None
         digest = await payloads.put("default", body, b'{"value": "shown", "is_whole": false}')
         record = PayloadRecord(digest, len(body), excerpts_json(json.loads(body), step.wanted))

@@ -21,6 +21,7 @@ from planq.shared.platform.database import Database
 from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.payloads.store import PayloadStore
 from tests.integration.api.conftest import TOOLS, Api, MakeApi
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.pictures import PDF, PNG, WAV, base64_of, png
 from tests.support.waiting import eventually
 
@@ -55,12 +56,12 @@ def made_artifact(api: Api, name: str, data: bytes, media_type: str, tenant: str
 
     async def work(database: Database) -> None:
         store, payloads = PostgresJobStore(database, new_id(), as_called), PayloadStore(database)
-        stage = await store.claim_stage(UUID(job["id"]), [JobStatus.QUEUED])
+        stage = await claim_stage(store, UUID(job["id"]), [JobStatus.QUEUED])
         assert stage is not None
         plan = {"calls": [{"tool_name": TOOLS[0].name, "arguments": {"query": "q"}}]}
         compiled = compile_plan(Plan.model_validate(plan), {tool.name: tool for tool in TOOLS})
         await store.accept_plan(stage, "caller", plan, compiled.steps, [])
-        step = await store.claim_step(StepRef(UUID(job["id"]), 0, 0))
+        step = await claim_step(store, StepRef(UUID(job["id"]), 0, 0))
         assert step is not None
         digest = await payloads.put("default", data, b'{"value": null, "is_whole": false}')
         made = ArtifactRecord(name, None, None, {}, hash=digest, media_type=media_type)

@@ -21,6 +21,7 @@ from planq.shared.subjects.tenants.api_keys import ApiKeyStore
 from planq.shared.subjects.tenants.keys import KeyScope
 from tests.integration.api.conftest import Api, problem_of, search
 from tests.integration.api.control import TOOLS, JobDriver, begun, call, plan
+from tests.support.claiming import claim_stage
 from tests.support.conversations import message
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -53,7 +54,7 @@ def asking(api: Api, job_id: str) -> str:
 
     async def work(database: Database) -> None:
         store = PostgresJobStore(database, new_id(), as_called)
-        claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+        claim = await claim_stage(store, UUID(job_id), [JobStatus.QUEUED])
         assert claim is not None
         compiled = compile_plan(Plan.model_validate(body), {one.name: one for one in TOOLS})
         assert (await store.accept_plan(claim, "model", body, compiled.steps, [])).applied

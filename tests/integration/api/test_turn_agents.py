@@ -19,6 +19,7 @@ from planq.shared.subjects.tenants.config import TenantConfig
 from planq.shared.subjects.tenants.directory import TenantStore
 from planq.shared.subjects.tenants.keys import KeyScope
 from tests.integration.api.conftest import Api, problem_of
+from tests.support.claiming import claim_stage
 
 
 class Desk:
@@ -67,7 +68,7 @@ class Desk:
 
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id(), as_called)
-            claim = await store.claim_stage(job_id, [JobStatus.QUEUED])
+            claim = await claim_stage(store, job_id, [JobStatus.QUEUED])
             assert claim is not None
             assert await store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
             await store.serve_end(job_id)

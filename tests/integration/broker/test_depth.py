@@ -14,7 +14,7 @@ from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.depth import BrokerQueues
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.kernel.states import OWN_QUEUES, WakeQueue
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from tests.support.ports import free_port
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
@@ -32,7 +32,7 @@ def test_a_queue_is_empty_before_its_first_message_and_not_after_it(app: Celery)
     assert set(asyncio.run(queues.empty(OWN_QUEUES))) == set(OWN_QUEUES)
     assert asyncio.run(queues.empty([])) == []
     publisher = CeleryPublisher(app)
-    assert publisher.publish_soon([PlanWake(JOB)]).result(60)
+    assert publisher.publish_soon([Wake.plan(JOB)]).result(60)
     publisher.close()
     assert asyncio.run(queues.empty(OWN_QUEUES)) == [queue for queue in OWN_QUEUES if queue != WakeQueue("io")]
     queues.close()

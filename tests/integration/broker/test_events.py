@@ -82,7 +82,7 @@ def test_a_monitor_sees_which_tool_runs_and_what_made_it_ready(
             eventually(partial(monitor.knows, f"{job}.{attempt}"), 60, what=attempt)
     tasks = {event["uuid"]: event for event in monitor.events if event["type"] == "task-received"}
     assert {task["root_id"] for task in tasks.values()} == {f"{job}.plan.1"}
-    shared = [task for task in tasks.values() if task["name"] == "planq.steps[calculate]"]
+    shared = [task for task in tasks.values() if task["name"] == "planq.step[calculate]"]
     assert shared, "more steps than slots"
     fan_out = [tasks[f"{job}.r0.s{n}.1"] for n in range(wide)]
     assert {task["name"] for task in fan_out} == {"planq.step[calculate]"}

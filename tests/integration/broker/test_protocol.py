@@ -15,7 +15,7 @@ from planq.shared.broker.messages import encode_wake
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool
-from planq.shared.kernel.wakes import PlanWake, StepWake, TaskLinks, Wake
+from planq.shared.kernel.wakes import TaskLinks, Wake
 from tests.support.waiting import eventually
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
@@ -72,16 +72,14 @@ def shown(message: Any) -> Any:
 
 @pytest.mark.parametrize(
     "wake",
-    [PlanWake(JOB, 1, agent="host"), StepWake(StepRef(JOB, 0, 3), Pool.CPU, 'a "tool" of Zoë', 1)],
+    [Wake.plan(JOB, 1, name="host"), Wake(StepRef(JOB, 0, 3), Pool.CPU, 'a "tool" of Zoë', 1)],
     ids=["stage", "step"],
 )
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a batch"])
 def test_a_message_is_what_apply_async_sends(app: Celery, wake: Wake, alone: bool) -> None:
     theirs = sent_by_celery(app, wake)
     publisher = CeleryPublisher(app)
-    other = (
-        PlanWake(JOB, 9) if encode_wake(wake).queue == "planq.cpu" else StepWake(StepRef(JOB, 0, 0), Pool.CPU, "t")
-    )
+    other = Wake.plan(JOB, 9) if encode_wake(wake).queue == "planq.cpu" else Wake(StepRef(JOB, 0, 0), Pool.CPU, "t")
     assert publisher.publish_soon([wake] if alone else [wake, other]).result(60)
     publisher.close()
     ours = take(app, encode_wake(wake).queue)
@@ -101,7 +99,7 @@ def test_a_fan_out_and_what_follows_are_what_canvas_sends(app: Celery, is_group:
     """Celery's group, and a task that its parent sends as the next of a chain is sent."""
     root = f"{JOB}.plan.1"
     links = TaskLinks(root, root, f"{root}.group" if is_group else None)
-    steps = [StepWake(StepRef(JOB, 0, n), Pool.CPU, "crunch") for n in range(3 if is_group else 1)]
+    steps = [Wake(StepRef(JOB, 0, n), Pool.CPU, "crunch") for n in range(3 if is_group else 1)]
     sent = [signature(app, step) for step in steps]
     sent_within(app, root, group(sent).set(task_id=links.group) if is_group else sent[0])
     theirs = [take(app, "planq.cpu") for _ in steps]

@@ -22,7 +22,7 @@ from planq.shared.broker.messages import WakeMessage
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool, Priority, WakeQueue
-from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, TaskLinks
+from planq.shared.kernel.wakes import TaskLinks, Wake
 from planq.shared.subjects.tenants.rate_counter import redis_py_url
 from tests.support.waiting import eventually
 
@@ -57,9 +57,9 @@ def take(app: Celery, queue: str, count: int) -> list[Any]:
 
 def test_a_wake_up_carries_ids_and_the_id_of_its_attempt(app: Celery) -> None:
     publisher = CeleryPublisher(app)
-    step = StepWake(StepRef(JOB, 0, 3), Pool.CPU, "crunch", attempt=2)
-    assert publisher.publish_soon([PlanWake(JOB)]).result(60)
-    assert publisher.publish_soon([step, RespondWake(JOB, 4)]).result(60)
+    step = Wake(StepRef(JOB, 0, 3), Pool.CPU, "crunch", attempt=2)
+    assert publisher.publish_soon([Wake.plan(JOB)]).result(60)
+    assert publisher.publish_soon([step, Wake.respond(JOB, 4)]).result(60)
     publisher.close()
 
     plan, respond = take(app, names.queue(WakeQueue("io")), 2)
@@ -67,14 +67,14 @@ def test_a_wake_up_carries_ids_and_the_id_of_its_attempt(app: Celery) -> None:
     assert (plan.headers["task"], plan.headers["id"]) == (names.PLAN, f"{JOB}.plan.1")
     assert (respond.headers["task"], respond.headers["id"]) == (names.RESPOND, f"{JOB}.respond.4")
     assert (crunch.headers["task"], crunch.headers["id"]) == (names.STEP, f"{JOB}.r0.s3.2")
-    assert crunch.headers["kwargsrepr"] == f"job={JOB} round=0 step=3 pool=cpu tool=crunch"
+    assert crunch.headers["kwargsrepr"] == f"job={JOB} round=0 steps=[[3, 'crunch']] pool=cpu"
     _, keywords, _ = crunch.decode()
-    assert keywords == {"job": str(JOB), "round": 0, "step": 3, "pool": "cpu", "tool": "crunch"}
+    assert keywords == {"job": str(JOB), "round": 0, "steps": [[3, "crunch"]], "pool": "cpu"}
 
 
 def test_a_large_fan_out_arrives_whole(app: Celery) -> None:
     publisher = CeleryPublisher(app)
-    wakes = [StepWake(StepRef(JOB, 0, n), Pool.IO, "leaf") for n in range(2500)]
+    wakes = [Wake(StepRef(JOB, 0, n), Pool.IO, "leaf") for n in range(2500)]
     assert publisher.publish_soon(wakes).result(60)
     publisher.close()
     ids = {message.headers["id"] for message in take(app, names.queue(WakeQueue("io")), 2500)}
@@ -85,14 +85,14 @@ async def connected(publisher: CeleryPublisher) -> None:
     """Publish until the loop has a connection of its own."""
     async with asyncio.timeout(60):
         while publisher._direct is None:
-            assert await publisher.publish([PlanWake(JOB)])
+            assert await publisher.publish([Wake.plan(JOB)])
             publisher._connected_at = -math.inf  # without the pause between two connections
 
 
 def test_a_loop_writes_what_the_thread_would_have_written(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same JSON, but for the tag of the delivery."""
     links = TaskLinks(f"{JOB}.plan.1", f"{JOB}.plan.1", f"{JOB}.group").at(2)
-    wake = StepWake(StepRef(JOB, 0, 3), Pool.CPU, 'a "tool" of Zoë', 2, Priority.BULK, links, "acme")
+    wake = Wake(StepRef(JOB, 0, 3), Pool.CPU, 'a "tool" of Zoë', 2, Priority.BULK, links, "acme")
     celery = create_celery(valkey_url)
     monkeypatch.setattr("planq.shared.broker.publisher._SILENT_SECONDS", 600.0)
 
@@ -101,7 +101,7 @@ def test_a_loop_writes_what_the_thread_would_have_written(valkey_url: str, monke
         assert await publisher.publish([wake])
         await connected(publisher)
         with patch.object(publisher, "_send", side_effect=AssertionError):
-            assert await publisher.publish([wake, PlanWake(JOB)])
+            assert await publisher.publish([wake, Wake.plan(JOB)])
             publisher.publish_soon([wake]).cancel()
             assert await publisher.publish([wake])
         await asyncio.to_thread(publisher.close)
@@ -128,13 +128,13 @@ def test_what_a_loop_cannot_write_the_thread_tells_of(valkey_url: str) -> None:
         for one in client.client_list():
             if one["id"] not in others:
                 client.client_kill_filter(_id=one["id"])
-        assert await publisher.publish([PlanWake(JOB)])
+        assert await publisher.publish([Wake.plan(JOB)])
         await connected(publisher)
         client.delete(QUEUE)
         client.set(QUEUE, "no list")
-        assert await publisher.publish([PlanWake(JOB)]) is False
+        assert await publisher.publish([Wake.plan(JOB)]) is False
         client.delete(QUEUE)
-        assert await publisher.publish([PlanWake(JOB)])
+        assert await publisher.publish([Wake.plan(JOB)])
         await asyncio.to_thread(publisher.close)
 
     with redis.Redis.from_url(redis_py_url(valkey_url)) as client:
@@ -150,7 +150,7 @@ def test_an_unreachable_broker_is_reported_and_not_raised() -> None:
     for url in (f"redis://127.0.0.1:{port}/0", f"amqp://guest:guest@127.0.0.1:{port}//"):
         celery = create_celery(url)
         publisher = CeleryPublisher(celery)
-        assert publisher.publish_soon([PlanWake(JOB)]).result(60) is False
+        assert publisher.publish_soon([Wake.plan(JOB)]).result(60) is False
         publisher.close()
         celery.close()
 
@@ -172,13 +172,13 @@ class GatedPublisher(CeleryPublisher):
 
 def test_a_cancelled_wait_neither_unsends_nor_stops_the_publisher() -> None:
     async def scenario() -> bool:
-        waits = [asyncio.create_task(publisher.publish([PlanWake(JOB, n)])) for n in (1, 2)]
+        waits = [asyncio.create_task(publisher.publish([Wake.plan(JOB, n)])) for n in (1, 2)]
         assert await asyncio.to_thread(publisher.asked.wait, 60)
         for wait in waits:
             wait.cancel()
         assert await asyncio.gather(*waits, return_exceptions=True)
         publisher.answers.set()
-        return await asyncio.wait_for(publisher.publish([PlanWake(JOB, 3)]), 60)
+        return await asyncio.wait_for(publisher.publish([Wake.plan(JOB, 3)]), 60)
 
     publisher = GatedPublisher()
     assert asyncio.run(scenario())
@@ -189,7 +189,7 @@ def test_a_cancelled_wait_neither_unsends_nor_stops_the_publisher() -> None:
 def test_a_closed_publisher_takes_nothing_and_says_so() -> None:
     publisher = GatedPublisher()
     publisher.answers.set()
-    assert publisher.publish_soon([PlanWake(JOB)]).result(60)
+    assert publisher.publish_soon([Wake.plan(JOB)]).result(60)
     publisher.close()
-    assert publisher.publish_soon([PlanWake(JOB, 2)]).result(60) is False
+    assert publisher.publish_soon([Wake.plan(JOB, 2)]).result(60) is False
     assert publisher.sent == [f"{JOB}.plan.1"]

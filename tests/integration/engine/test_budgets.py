@@ -14,10 +14,11 @@ from planq.shared.agentic.models.exchange import Ask, Findings, ModelReply, Tool
 from planq.shared.kernel.budget import Holder, Price, ReservationRequest
 from planq.shared.kernel.states import Effect, JobStatus
 from planq.shared.kernel.usage import ModelCall, Purpose
-from planq.shared.kernel.wakes import RespondWake
+from planq.shared.kernel.wakes import Wake
 from planq.worker.tools.declare import tool
 from tests.support.agents import TalkingModel, keep_agent, look, rows, run_agent, saying, submit_agent
 from tests.support.children import DelegatingTool
+from tests.support.claiming import claim_stage
 from tests.support.harness import Harness, make_tool
 
 WRITER = {"name": "writer", "description": "You write.", "tools": ["echo"]}
@@ -229,13 +230,13 @@ def test_calls_at_the_same_time_cannot_pass_a_limit_together(
 def test_what_a_lost_stage_had_reserved_is_free_again(play: Callable[..., Any]) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await submit_agent(harness, THINKER, budget={"max_model_calls": 1})
-        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
         holder = Holder(job_id, claim.attempt)
         held = await harness.store.reserve(holder, ReservationRequest(model_calls=1))
         again = await harness.store.reserve(holder, ReservationRequest(model_calls=1))
         assert (held.exceeded, again.exceeded) == (None, None), "its own reservation does not stand in its way"
-        await harness.store.release_stage(claim)  # as the sweeper does for a worker that died
+        await harness.store.release(claim)  # as the sweeper does for a worker that died
         await harness.drain()
         return await look(harness, job_id)
 
@@ -290,7 +291,7 @@ def test_a_soft_limit_that_a_plan_comes_to_is_asked_about_before_the_next_call(p
         await harness.drain()
         paused, *_ = await look(harness, job_id)
         assert (await harness.requests.resume("default", job_id)) is not None
-        harness.published.append(RespondWake(job_id))
+        harness.published.append(Wake.respond(job_id))
         await harness.drain()
         return paused, await look(harness, job_id)
 

@@ -11,9 +11,11 @@ import pytest
 
 from planq.shared.agentic.models.exchange import ToolCallRequest
 from planq.shared.agentic.tools.contract import Tool
+from planq.shared.kernel.ids import PLAN
 from planq.shared.kernel.states import Effect, JobStatus, Strategy
-from planq.shared.kernel.wakes import PlanWake, StepWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.worker.tools.declare import tool
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -56,15 +58,15 @@ def watched(harness: Harness) -> list[list[int]]:
 
 
 async def claimed(harness: Harness, wake: Wake) -> Any:
-    if isinstance(wake, StepWake):
-        return await harness.store.claim_step(wake.ref)
-    assert isinstance(wake, PlanWake)
-    return await harness.store.claim_stage(wake.job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
+    if not wake.ref.is_stage:
+        return await claim_step(harness.store, wake.ref)
+    assert wake.ref.index == PLAN
+    return await claim_stage(harness.store, wake.job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
 
 
 async def carried_out(job_id: UUID, workers: Sequence[Harness]) -> None:
     """Let the workers carry out a job's stages and steps by turns."""
-    wakes: Sequence[Wake] = [PlanWake(job_id, tenant="default")]
+    wakes: Sequence[Wake] = [Wake.plan(job_id, tenant="default")]
     for worker in cycle(workers):
         if not wakes:
             return
@@ -112,11 +114,11 @@ def test_a_round_that_ran_again_is_read_again(play: Play, tools: list[Tool]) -> 
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("do it", strategy=Strategy.REACT)
         harness.published.clear()
-        wakes: Sequence[Wake] = [PlanWake(job_id, tenant="default")]
+        wakes: Sequence[Wake] = [Wake.plan(job_id, tenant="default")]
         for _ in range(4):
             wakes = (await harness.carry_out(await claimed(harness, wakes[0]))).wakes
         claim = await claimed(harness, wakes[0])
-        await harness.store.release_stage(claim)
+        await harness.store.release(claim)
         async with harness.database.connection() as connection:
             await connection.execute(
                 b"""UPDATE steps SET output = '{"text": "again"}', finished_at = finished_at + interval '1 second'

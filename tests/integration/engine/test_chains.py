@@ -14,7 +14,7 @@ import pytest
 from planq.shared.agentic.tools.contract import Suspended, ToolContext
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool
-from planq.shared.kernel.wakes import StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import DatabaseUnavailable, ExecutionFailed, OwnershipLost, Transient
 from planq.worker.tools import tool
 from tests.integration.engine.test_takes import statuses
@@ -202,7 +202,7 @@ def test_a_failure_that_may_pass_is_tried_again(play: Play) -> None:
         job_id = await harness.submit("", plan=chain(*["leaf"] * 4))
         await harness.drain()
         assert await statuses(harness, job_id) == ["succeeded", "succeeded", "ready", "pending"]
-        await harness.run_one(StepWake(StepRef(job_id, 0, 2), Pool.IO, "leaf"))
+        await harness.run_one(Wake(StepRef(job_id, 0, 2), Pool.IO, "leaf"))
         await harness.drain()
         return await outcome(harness, job_id)
 
@@ -225,7 +225,7 @@ def test_a_process_that_winds_down_stores_what_has_run_and_begins_no_further_ste
     steps = Steps()
     found, published, in_flight = play(scenario, ScriptedModel(), steps.tools())
     assert found == ["succeeded", "succeeded", "ready", "pending"]
-    handed_on = [wake.ref.index for wake in published if isinstance(wake, StepWake)]
+    handed_on = [wake.ref.index for wake in published if not wake.ref.is_stage]
     assert (handed_on, in_flight) == ([2], 0)
     assert steps.calls == Counter(range(2))
 

@@ -16,7 +16,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import JobStatus, Priority
 from planq.shared.kernel.store.signals import CANCELLED, listen
 from planq.shared.kernel.usage import ModelCall, Purpose
-from planq.shared.kernel.wakes import AnyWake, PlanWake, StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import Cancelled, ErrorRecord
 from planq.worker.tools import tool
 from tests.support.agents import rows
@@ -94,10 +94,10 @@ def test_all_that_follows_from_a_bulk_job_is_bulk(play: Play) -> None:
     """Its steps and stages, and its child jobs with theirs."""
 
     async def scenario(harness: Harness) -> tuple[str, set[Priority], set[type]]:
-        told: list[AnyWake] = []
+        told: list[Wake] = []
         publish = harness.publish
 
-        async def record(wakes: Sequence[AnyWake]) -> bool:
+        async def record(wakes: Sequence[Wake]) -> bool:
             told.extend(wakes)
             return await publish(wakes)
 
@@ -106,13 +106,13 @@ def test_all_that_follows_from_a_bulk_job_is_bulk(play: Play) -> None:
         job_id = await harness.submit(priority=Priority.BULK, plan=delegating(crunching, FAST, crunching))
         await pump(harness)
         job, _ = await harness.requests.job("default", job_id)
-        return job["status"], {wake.priority for wake in told}, {type(wake) for wake in told}
+        return job["status"], {wake.priority for wake in told}, {wake.ref.is_stage for wake in told}
 
     status, priorities, kinds = play(
         scenario, ScriptedModel(), [make_tool(double), make_tool(halve), DelegatingTool()]
     )
     assert (status, priorities) == ("completed", {Priority.BULK})
-    assert kinds >= {PlanWake, StepWake}
+    assert kinds >= {True, False}, "stages and steps"
 
 
 async def begun(
@@ -313,8 +313,8 @@ def test_the_end_that_nobody_told_of_is_told_by_the_sweeper(play: Play) -> None:
         await harness.requests.cancel("default", first)
         harness.dispatcher.interrupt(first)
         await asyncio.wait_for(running, 60)
-        assert PlanWake(second) not in harness.published
-        while PlanWake(second) not in harness.published:
+        assert Wake.plan(second) not in harness.published
+        while Wake.plan(second) not in harness.published:
             await harness.sweeper.sweep()
         gate.open.set()
         await harness.drain()

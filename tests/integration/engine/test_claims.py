@@ -14,12 +14,13 @@ import pytest
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool
-from planq.shared.kernel.wakes import RespondWake, StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.subjects.metrics.store import TallyStore
 from planq.worker.container import WorkerRuntime
 from planq.worker.engine.fence import Lease
 from planq.worker.runtime.reconcile import LoopInFlight, Reconciler
 from planq.worker.tools import tool
+from tests.support.claiming import claim_step
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -123,7 +124,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_second_look(play: P
     async def scenario(harness: Harness) -> Any:
         job_id = await planned(harness)
         ref = StepRef(job_id, 0, 0)
-        assert await harness.store.claim_step(ref) is not None
+        assert await claim_step(harness.store, ref) is not None
         compare = reconciler(harness)
         await compare.beat(timedelta(0))
         first = (await step_of(harness, job_id))["status"]
@@ -132,7 +133,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_second_look(play: P
 
     first, step, published, ref = play(scenario, ScriptedModel(), [held.tool])
     assert (first, step["status"], step["error"]) == ("running", "ready", None), "nothing of it was called"
-    assert published == [StepWake(ref, Pool.IO, "held", 2)]
+    assert published == [Wake(ref, Pool.IO, "held", 2)]
 
 
 @pytest.mark.parametrize("effect", ["read", "unsafe"])
@@ -142,17 +143,17 @@ def test_a_worker_that_stops_while_it_claims_gives_back_what_nobody_called(play:
     async def scenario(harness: Harness) -> Any:
         job_id = await planned(harness)
         claimed, answer = asyncio.Event(), asyncio.Event()
-        real = harness.store.claim_step
+        real = harness.store.claim
 
-        async def slow(ref: StepRef) -> Any:
-            claim = await real(ref)
+        async def slow(refs: Any) -> Any:
+            claim = await real(refs)
             claimed.set()
             await answer.wait()
             return claim
 
-        harness.store.claim_step = slow  # type: ignore[method-assign]
+        harness.store.claim = slow  # type: ignore[method-assign]
         ref = StepRef(job_id, 0, 0)
-        running = asyncio.create_task(harness.dispatcher.run(StepWake(ref, Pool.IO, "held")))
+        running = asyncio.create_task(harness.dispatcher.run(Wake(ref, Pool.IO, "held")))
         await asyncio.wait_for(claimed.wait(), 60)
         running.cancel()
         answer.set()
@@ -162,7 +163,7 @@ def test_a_worker_that_stops_while_it_claims_gives_back_what_nobody_called(play:
 
     step, published, ref, was_called = play(scenario, ScriptedModel(), [held.tool])
     assert (step["status"], step["error"], was_called) == ("ready", None, False)
-    assert published == [StepWake(ref, Pool.IO, "held", 2)]
+    assert published == [Wake(ref, Pool.IO, "held", 2)]
 
 
 def test_a_job_that_is_cancelled_while_its_step_is_claimed_calls_nothing(play: Play) -> None:
@@ -170,16 +171,16 @@ def test_a_job_that_is_cancelled_while_its_step_is_claimed_calls_nothing(play: P
 
     async def scenario(harness: Harness) -> Any:
         job_id = await planned(harness)
-        real = harness.store.claim_step
+        real = harness.store.claim
 
-        async def overtaken(ref: StepRef) -> Any:
-            claim = await real(ref)
+        async def overtaken(refs: Any) -> Any:
+            claim = await real(refs)
             await harness.requests.cancel("default", job_id)
             harness.dispatcher.interrupt(job_id)
             return claim
 
-        harness.store.claim_step = overtaken  # type: ignore[method-assign]
-        carried = await harness.run_one(StepWake(StepRef(job_id, 0, 0), Pool.IO, "held"))
+        harness.store.claim = overtaken  # type: ignore[method-assign]
+        carried = await harness.run_one(Wake(StepRef(job_id, 0, 0), Pool.IO, "held"))
         return carried.text, held.begun.is_set(), (await step_of(harness, job_id))["status"]
 
     assert play(scenario, ScriptedModel(), [held.tool]) == ("nothing to do", False, "cancelled")
@@ -220,16 +221,16 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
         lease = Lease(LEASE, clock=lambda: now[0])
         harness.dispatcher.in_flight.lease = lease
         job_id = await planned(harness)
-        claim, claimed = harness.store.claim_step, asyncio.Event()
+        claim, claimed = harness.store.claim, asyncio.Event()
 
-        async def claim_and_freeze(ref: StepRef) -> Any:
-            answer = await claim(ref)
+        async def claim_and_freeze(refs: Any) -> Any:
+            answer = await claim(refs)
             now[0] += 60
             claimed.set()
             return answer
 
-        monkeypatch.setattr(harness.store, "claim_step", claim_and_freeze)
-        running = asyncio.create_task(harness.dispatcher.run(StepWake(StepRef(job_id, 0, 0), Pool.IO, "held")))
+        monkeypatch.setattr(harness.store, "claim", claim_and_freeze)
+        running = asyncio.create_task(harness.dispatcher.run(Wake(StepRef(job_id, 0, 0), Pool.IO, "held")))
         await asyncio.wait_for(claimed.wait(), 60)
         await take_back(harness, job_id)
         await reconciler(harness, lease).compare(asked=now[0])
@@ -289,7 +290,7 @@ def test_a_database_that_was_away_costs_no_work_that_nobody_took(play: Play) -> 
 
     step, published, job_id = play(scenario, ScriptedModel(), [held.tool])
     assert (step["status"], step["attempt"]) == ("succeeded", 1)
-    assert all(wake == RespondWake(job_id) for wake in published)
+    assert all(wake == Wake.respond(job_id) for wake in published)
 
 
 @pytest.mark.parametrize(("effect", "ended"), [("read", ("failed", 5)), ("unsafe", ("ready", 5))])
@@ -302,7 +303,7 @@ def test_what_comes_back_for_the_third_time_without_an_end_counts_as_a_loss(
         job_id = await planned(harness)
         compare = reconciler(harness)
         for _ in range(5):
-            assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+            assert await claim_step(harness.store, StepRef(job_id, 0, 0)) is not None
             await compare.beat(timedelta(0))
             await compare.beat(timedelta(0))
             await harness.sweeper.sweep()

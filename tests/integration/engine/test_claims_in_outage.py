@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from planq.shared.kernel.ids import StepRef
 from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.tools.builtin.pure import calculate
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -17,21 +18,23 @@ TOOLS = [make_tool(calculate)]
 PLAN = {"calls": [{"tool_name": "calculate", "arguments": {"expression": "6*7"}}]}
 
 
-@pytest.mark.parametrize("asked", ["claim_stage", "claim_step"])
-def test_a_claim_waits_for_a_database_that_is_away(play: Play, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+@pytest.mark.parametrize("is_stage", [True, False])
+def test_a_claim_waits_for_a_database_that_is_away(
+    play: Play, monkeypatch: pytest.MonkeyPatch, is_stage: bool
+) -> None:
     async def story(harness: Harness) -> None:
         harness.dispatcher.wind_down()  # nothing is taken over, each step is claimed
-        ask = getattr(harness.store, asked)
+        claim = harness.store.claim
         away = 2
 
-        async def answer(*arguments: Any) -> Any:
+        async def answer(refs: Sequence[StepRef]) -> Any:
             nonlocal away
-            if away > 0:
+            if away > 0 and refs[0].is_stage is is_stage:
                 away -= 1
                 raise DatabaseUnavailable("the database does not answer")
-            return await ask(*arguments)
+            return await claim(refs)
 
-        monkeypatch.setattr(harness.store, asked, answer)
+        monkeypatch.setattr(harness.store, "claim", answer)
 
         job, steps = await harness.run("", plan=PLAN)
 

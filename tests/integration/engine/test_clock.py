@@ -9,9 +9,9 @@ from typing import Any
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import JobStatus, Pool
-from planq.shared.kernel.wakes import StepWake
 from planq.shared.platform.errors import ErrorRecord
 from planq.worker.tools import tool
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.clock import move_clock
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 
@@ -34,11 +34,11 @@ TOOLS = [make_tool(double)]
 async def claimed(harness: Harness) -> Any:
     """Submit a job, accept its plan, and claim its step."""
     job_id = await harness.submit()
-    stage = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+    stage = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
     assert stage is not None
     await harness.carry_out(stage)
     harness.published.clear()
-    step = await harness.store.claim_step(StepRef(job_id, 0, 0))
+    step = await claim_step(harness.store, StepRef(job_id, 0, 0))
     assert step is not None
     return step
 
@@ -78,12 +78,12 @@ def test_a_step_is_tried_again_when_its_pause_is_over_by_a_claim_and_by_the_swee
         step = await claimed(harness)
         await harness.store.fail_step(step, FAILED, timedelta(hours=1))
         await move_clock(harness.database, timedelta(minutes=59))
-        early = await harness.store.claim_step(step.ref), await harness.worker_registry.take_due_wakes(10)
+        early = await claim_step(harness.store, step.ref), await harness.worker_registry.take_due_wakes(10)
         await move_clock(harness.database, timedelta(minutes=61))
         assert await harness.worker_registry.heartbeat(harness.worker_id, timedelta(0))
-        return early, await harness.worker_registry.take_due_wakes(10), await harness.store.claim_step(step.ref)
+        return early, await harness.worker_registry.take_due_wakes(10), await claim_step(harness.store, step.ref)
 
     early, wakes, again = play(scenario, MODEL, TOOLS)
     assert early == (None, [])
-    assert [(type(wake), wake.pool) for wake in wakes] == [(StepWake, Pool.IO)]
+    assert [(wake.ref.index, wake.pool) for wake in wakes] == [(0, Pool.IO)]
     assert again.attempt == 2

@@ -13,7 +13,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.sweep import Attempt
-from planq.shared.kernel.wakes import AnyWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.worker.engine.fence import Lease
 from planq.worker.runtime.prefork import PreforkProcesses
@@ -27,9 +27,9 @@ class Published:
     """The port `Publisher`, keeping what it is given."""
 
     def __init__(self) -> None:
-        self.wakes: list[AnyWake] = []
+        self.wakes: list[Wake] = []
 
-    async def publish(self, wakes: Sequence[AnyWake]) -> bool:
+    async def publish(self, wakes: Sequence[Wake]) -> bool:
         self.wakes += wakes
         return True
 

@@ -13,11 +13,11 @@ from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.questions import QuestionAnswer, StepQuestion, after_answer
 from planq.shared.kernel.states import JobStatus, QuestionKind, QuestionStatus, Respond, StepKind
-from planq.shared.kernel.wakes import PlanWake
 from planq.shared.subjects.jobs.store import AnsweredBy
 from planq.shared.subjects.questions.store import QuestionStore
 from planq.worker.handlers.alarms import Alarms
 from planq.worker.tools.declare import tool
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.clock import move_clock
 from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -88,16 +88,16 @@ def test_the_next_turn_is_woken_with_the_end_of_the_one_before(play: Any, ends: 
         first = await thread.says("one", **given)
         second = await thread.says("two", **given)
         assert (first.begins, second.begins) == (True, False)
-        stage = await harness.store.claim_stage(_id(first), [JobStatus.QUEUED])
+        stage = await claim_stage(harness.store, _id(first), [JobStatus.QUEUED])
         assert stage is not None
         await harness.carry_out(stage)
-        claim = await harness.store.claim_step(StepRef(_id(first), 0, 0))
+        claim = await claim_step(harness.store, StepRef(_id(first), 0, 0))
         assert claim is not None
         harness.published.clear()
 
         await ends(harness, claim)
 
-        assert [wake.job_id for wake in harness.published if isinstance(wake, PlanWake)] == [_id(second)]
+        assert [wake.job_id for wake in harness.published if wake.ref.is_stage] == [_id(second)]
 
     play(scenario, ScriptedModel("hi"), [make_tool(note)])
 

@@ -17,6 +17,7 @@ from planq.shared.kernel.states import Effect
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.worker.engine.fence import Lease
 from planq.worker.tools import NotHappened, OwnershipLost, tool
+from tests.support.claiming import claim_step
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from tests.support.waiting import PATIENCE, until
 
@@ -249,7 +250,7 @@ async def claimed(harness: Harness) -> Callable[[], Any]:
     job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
     harness.dispatcher.wind_down()
     await harness.dispatcher.run(harness.published.pop())
-    assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+    assert await claim_step(harness.store, StepRef(job_id, 0, 0)) is not None
 
     async def lost() -> list[tuple[str, str]]:
         found = await harness.worker_registry.lost_steps(10, timedelta(seconds=10))

@@ -12,7 +12,7 @@ import pytest
 
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.states import Strategy
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import DatabaseUnavailable
 from planq.shared.subjects.payloads.store import PayloadStore
 from planq.worker.engine.persist import persist
@@ -181,7 +181,7 @@ def test_a_worker_that_lost_its_stage_stores_no_picture(made: Played) -> None:
         async def late(claim: StageClaim, *args: Any, **more: Any) -> bool:
             harness.store.end_job = end_job  # type: ignore[method-assign]
             assert await harness.database.call("planq_release_stage", job_id, claim.attempt, True, None)
-            harness.published.append(PlanWake(job_id, tenant="default"))
+            harness.published.append(Wake.plan(job_id, tenant="default"))
             return await end_job(claim, *args, **more)
 
         harness.store.end_job = late  # type: ignore[method-assign, assignment]
@@ -200,7 +200,7 @@ def test_an_end_that_the_database_refuses_keeps_the_picture(made: Played, databa
             assert await harness.requests.artifacts("default", job_id) == []
             allowed(connection, "artifacts")
             connection.execute("UPDATE jobs SET run_at = now(), wake_at = now()")
-        harness.published = [PlanWake(job_id, tenant="default")]
+        harness.published = [Wake.plan(job_id, tenant="default")]
 
     found = made(PAINTER, with_file(PAINTER, PAINTER.reply("", None)), amid=amid)
 

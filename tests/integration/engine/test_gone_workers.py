@@ -18,6 +18,7 @@ from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.sweep import Attempt, LossKind
 from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
+from tests.support.claiming import claim_stage, claim_step, claim_steps
 from tests.support.harness import SWEEP, Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -67,7 +68,7 @@ async def lives_as(harness: Harness, process: Process | None) -> UUID:
     await tell(harness, process)
     job_id = await harness.submit()
     harness.published.clear()
-    assert await harness.store.claim_stage(job_id, [JobStatus.QUEUED]) is not None
+    assert await claim_stage(harness.store, job_id, [JobStatus.QUEUED]) is not None
     return job_id
 
 
@@ -82,17 +83,17 @@ def test_what_a_gone_worker_held_is_taken_back_in_the_same_pass(play: Play) -> N
     async def scenario(harness: Harness) -> Any:
         await tell(harness, HERE)
         job_id = await harness.submit()
-        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
         await harness.carry_out(claim)
-        step = await harness.store.claim_step(StepRef(job_id, 0, 0))
+        step = await claim_step(harness.store, StepRef(job_id, 0, 0))
         assert step is not None
         harness.published.clear()
         sweeper = sweeper_on(harness, Machine(HERE.text))
         await sweeper.sweep()
         assert await harness.worker_registry.live() == []
         _, steps = await harness.requests.job("default", job_id)
-        again = await harness.store.claim_steps([step.ref])
+        again = await claim_steps(harness.store, [step.ref])
         return again, [(s["status"], s["worker_losses"], s["worker_id"]) for s in steps], sweeper.counts
 
     again, steps, counts = play(scenario, MODEL, TOOLS)
@@ -106,12 +107,12 @@ def test_a_stage_of_a_gone_worker_is_taken_back_and_a_late_outcome_of_it_refused
         await tell(harness, HERE)
         job_id = await harness.submit()
         harness.published.clear()
-        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
         sweeper = sweeper_on(harness, Machine(HERE.text))
         await sweeper.sweep()
         late = await harness.store.end_job(claim, JobStatus.COMPLETED, "late", None, [])
-        again = await harness.store.claim_stage(job_id, [JobStatus.PLANNING])
+        again = await claim_stage(harness.store, job_id, [JobStatus.PLANNING])
         return job_id, again, late, sweeper.counts
 
     job_id, again, late, counts = play(scenario, MODEL, TOOLS)
@@ -180,7 +181,7 @@ def test_a_beat_that_arrives_after_the_death_costs_one_pass(play: Play) -> None:
         machine.gone.add(HERE.text)
         await sweeper.sweep()
         assert await harness.worker_registry.heartbeat(harness.worker_id, timedelta(0))
-        assert await harness.store.claim_stage(job_id, [JobStatus.PLANNING]) is not None
+        assert await claim_stage(harness.store, job_id, [JobStatus.PLANNING]) is not None
         alive = len(await harness.worker_registry.live())
         await sweeper.sweep()
         return alive, len(await harness.worker_registry.live()), sweeper.counts
@@ -196,10 +197,10 @@ def test_how_a_loss_was_seen_is_told(play: Play) -> None:
         claims = []
         for _ in range(3):
             job_id = await harness.submit()
-            claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+            claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
             assert claim is not None
             await harness.carry_out(claim)
-            claims.append(await harness.store.claim_step(StepRef(job_id, 0, 0)))
+            claims.append(await claim_step(harness.store, StepRef(job_id, 0, 0)))
         abandoned, *others = [claim for claim in claims if claim is not None]
         assert await harness.worker_registry.abandon(harness.worker_id, Attempt(abandoned.ref, abandoned.attempt))
         sweeper = sweeper_on(harness, Machine())

@@ -12,7 +12,7 @@ import pytest
 
 from planq.shared.agentic.tools.contract import Tool
 from planq.shared.kernel.states import Effect, JobStatus, Priority, Strategy
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import ModelRefused, NotFound, ToolFailed
 from planq.shared.subjects.insights.learning import Learning, PostgresInsightOffers
 from planq.shared.subjects.insights.offering import InsightGroup, InsightMode
@@ -322,7 +322,7 @@ def test_an_erased_conversation_takes_a_models_words_with_it(play: Callable[...,
 
 async def reflect(desk: Desk, job: UUID) -> None:
     """Run a job that nobody has published, as the sweeper would."""
-    await desk.harness.publish([PlanWake(job, priority=Priority.BULK, tenant="default")])
+    await desk.harness.publish([Wake.plan(job, priority=Priority.BULK, tenant="default")])
     await desk.harness.drain()
 
 

@@ -12,12 +12,12 @@ from psycopg.rows import dict_row
 
 from planq.shared.agentic.tools.contract import ToolContext
 from planq.shared.kernel.claims import StepClaim
-from planq.shared.kernel.wakes import StepWake
 from planq.shared.subjects.agents.store import DocumentStore
 from planq.shared.subjects.moments.store import Piece, PostgresKnowledge, PostgresMemory
 from planq.worker.engine.chain import after_release
 from planq.worker.tools.registry import load_registry
 from planq.worker.tools.services import ToolServices
+from tests.support.claiming import claim_step
 from tests.support.harness import Harness, ScriptedModel
 from tests.support.stored import documents
 
@@ -65,8 +65,8 @@ async def begun(harness: Harness, call: Call) -> StepClaim:
     await harness.submit(plan=plan(call))
     await harness.run_one(harness.published.pop())
     wake = harness.published.pop()
-    assert isinstance(wake, StepWake)
-    claim = await harness.store.claim_step(wake.ref)
+    assert not wake.ref.is_stage
+    claim = await claim_step(harness.store, wake.ref)
     assert claim is not None
     return claim
 
@@ -163,7 +163,7 @@ def test_a_repeated_attempt_saves_nothing_twice(play: Play, read: Read) -> None:
         tool = harness.registry.find("save_moments")
         assert tool is not None
         before = await tool.call({"moments": MOMENTS}, context_of(claim))
-        harness.published += after_release(claim, await harness.store.release_step(claim))
+        harness.published += after_release(claim, await harness.store.release(claim))
         await harness.drain()
         _, steps = await harness.requests.job("default", claim.ref.job_id)
         return [before, steps[0]["output"]]
@@ -253,8 +253,8 @@ def test_an_attempt_that_is_over_tells_nothing(play: Play, read: Read) -> None:
         memory = PostgresMemory(harness.database)
         first = await begun(harness, ("action", {"type": "observation"}))
         told = [await memory.emit(context_of(first), "action", {"type": "a"}) for _ in range(2)]
-        await harness.store.release_step(first)
-        second = await harness.store.claim_step(first.ref)
+        await harness.store.release(first)
+        second = await claim_step(harness.store, first.ref)
         assert second is not None
         told.append(await memory.emit(context_of(first), "action", {"type": "late"}))
         told.append(await memory.emit(context_of(second), "action", {"type": "again"}))

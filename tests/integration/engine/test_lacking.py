@@ -13,7 +13,6 @@ import pytest
 
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Pool
-from planq.shared.kernel.wakes import StepsWake, StepWake
 from planq.shared.platform.database import Database
 from planq.shared.platform.lacking import PAYLOADS, model_place
 from planq.shared.subjects.payloads.objects import open_objects
@@ -90,9 +89,9 @@ def test_a_step_whose_input_is_in_an_object_store_is_handed_to_a_worker_that_rea
         if pool is not None:
             await publish(poor, PAYLOADS, pool=pool)
         job_id = await rich.submit("", plan=PLAN)
-        while not any(isinstance(wake, StepWake) and wake.ref.index == 1 for wake in rich.published):
+        while not any(not wake.ref.is_stage and wake.ref.index == 1 for wake in rich.published):
             wake = rich.published.pop(0)
-            if isinstance(wake, StepsWake):
+            if bool(wake.more):
                 rich.published += wake.each
                 continue
             rich.dispatcher.wind_down()  # one step a turn: the other worker takes the second

@@ -13,7 +13,7 @@ import pytest
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool
-from planq.shared.kernel.wakes import StepsWake, StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import StorageUnavailable
 from planq.shared.platform.values.preview import PREVIEW_CHARS
@@ -113,10 +113,10 @@ def test_fifty_megabytes_pass_through_a_plan_and_only_the_step_that_needs_them_l
         peaks: dict[int, int] = {}
         while harness.published:
             wake = harness.published.pop(0)
-            if isinstance(wake, StepsWake):
+            if bool(wake.more):
                 harness.published += wake.each
                 continue
-            before, index = payloads.loads, wake.ref.index if isinstance(wake, StepWake) else -1
+            before, index = payloads.loads, wake.ref.index if not wake.ref.is_stage else -1
             harness.dispatcher.wind_down()  # one step a turn: nothing is fused
             tracemalloc.start()
             await harness.run_one(wake)
@@ -248,7 +248,7 @@ def test_a_death_between_the_payload_and_the_end_of_the_step_leaves_only_what_is
         harness.store.succeed_step = succeed  # type: ignore[method-assign]
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE steps SET status = 'ready', worker_id = NULL, wake_at = now()")
-        harness.published.append(StepWake(StepRef(job_id, 0, 0), Pool.IO, "different", 2))
+        harness.published.append(Wake(StepRef(job_id, 0, 0), Pool.IO, "different", 2))
         await harness.drain()
         _, (step,) = await harness.requests.job("default", job_id)
         assert (step["status"], step["attempt"], payloads.puts) == ("succeeded", 2, 2)
@@ -293,7 +293,7 @@ def test_a_step_whose_input_cannot_be_read_waits_for_it_and_does_not_call_its_to
         for attempt in (2, 3):
             _, steps = await harness.requests.job("default", job_id)
             assert (steps[1]["status"], steps[1]["error"]["code"], called) == ("ready", "storage_unavailable", [])
-            harness.published.append(StepWake(StepRef(job_id, 0, 1), Pool.IO, "send", attempt))
+            harness.published.append(Wake(StepRef(job_id, 0, 1), Pool.IO, "send", attempt))
             await harness.drain()
         _, steps = await harness.requests.job("default", job_id)
         assert (steps[1]["status"], steps[1]["attempt"], called) == ("succeeded", 3, [MB])

@@ -23,6 +23,7 @@ from planq.worker.engine import Sweeper
 from planq.worker.tools.declare import tool
 from tests.support.batches import admitted, item, stored_batch
 from tests.support.children import children_of
+from tests.support.claiming import claim_stage
 from tests.support.conversations import Thread
 from tests.support.harness import SWEEP, Harness, ScriptedModel, make_tool
 from tests.support.plans import compiled
@@ -44,7 +45,7 @@ async def child(harness: Harness, connection: Connection) -> UUID:
     """A job whose parent waits for it."""
     parent = new_id()
     await harness.requests.submit(Submission(parent, "default", "x", Strategy.PLAN, "offline", Limits()))
-    stage = await harness.store.claim_stage(parent, [JobStatus.QUEUED])
+    stage = await claim_stage(harness.store, parent, [JobStatus.QUEUED])
     assert stage is not None
     plan = compiled(Plan.model_validate(CALL))
     (claim,) = (await harness.store.accept_plan(stage, "model", {}, plan, [], take=ClaimRequest(Pool.IO))).taken
@@ -114,7 +115,7 @@ def allowed(connection: Connection, table: str) -> None:
 
 async def end(harness: Harness, job_id: UUID, status: JobStatus = JobStatus.COMPLETED) -> None:
     """End a job, as a worker does that dies with that commit."""
-    claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED, JobStatus.RESPONDING])
+    claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED, JobStatus.RESPONDING])
     assert claim is not None
     error = BOOM if status is JobStatus.FAILED else None
     assert await harness.store.end_job(claim, status, None if error else "done", error, [])

@@ -11,7 +11,7 @@ import pytest
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool, Priority, WakeQueue
-from planq.shared.kernel.wakes import PlanWake, StepWake
+from planq.shared.kernel.wakes import Wake
 from tests.integration.engine.test_sweep import CHAIN, TOOLS, accepted
 from tests.support.harness import Harness, ScriptedModel
 
@@ -35,7 +35,7 @@ def test_a_lost_wake_up_is_published_again_as_soon_as_the_queue_is_empty(play: P
         counts = []
         for seconds, is_empty in ((0.5, True), (3.0, False), (3.0, True), (0.0, True)):
             # What still lies in the queue is not lost, however long it waits there; what is in none soon is.
-            harness.published = [] if is_empty else [PlanWake(job_id)]
+            harness.published = [] if is_empty else [Wake.plan(job_id)]
             if seconds:
                 await published_ago(harness, table, seconds)
             await harness.sweeper.sweep()
@@ -52,7 +52,7 @@ def test_of_what_was_lost_together_older_jobs_are_published_first(play: Play) ->
         await published_ago(harness, "jobs", 3.0)
         await published_ago(harness, "steps", 3.0)
         await harness.sweeper.sweep()
-        published = [wake.ref.job_id if isinstance(wake, StepWake) else wake.job_id for wake in harness.published]
+        published = [wake.ref.job_id if not wake.ref.is_stage else wake.job_id for wake in harness.published]
         return published, sorted([older, younger])
 
     published, by_age = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
@@ -79,16 +79,16 @@ def test_what_waits_in_the_queue_of_one_priority_says_nothing_of_the_other(play:
     async def scenario(harness: Harness) -> Any:
         bulk = {"priority": Priority.BULK}
         lost = await (accepted(harness, **bulk) if table == "steps" else harness.submit(**bulk))
-        waiting = PlanWake(await harness.submit())
+        waiting = Wake.plan(await harness.submit())
         harness.published = [waiting]
         await published_ago(harness, "jobs", 3.0)
         await published_ago(harness, "steps", 3.0)
         await harness.sweeper.sweep()
         assert harness.published[0] == waiting
-        step = StepWake(StepRef(lost, 0, 0), Pool.IO, "double", 1, Priority.BULK)
-        assert harness.published[1:] == [step if table == "steps" else PlanWake(lost, 1, Priority.BULK)]
+        step = Wake(StepRef(lost, 0, 0), Pool.IO, "double", 1, Priority.BULK)
+        assert harness.published[1:] == [step if table == "steps" else Wake.plan(lost, priority=Priority.BULK)]
         # What other parts of a sweep found to publish is told its priority before it is.
-        return await harness.worker_registry.with_jobs([waiting, PlanWake(lost), replace(step, attempt=2)])
+        return await harness.worker_registry.with_jobs([waiting, Wake.plan(lost), replace(step, attempt=2)])
 
     found = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
     assert [wake.priority for wake in found] == [Priority.INTERACTIVE, Priority.BULK, Priority.BULK]

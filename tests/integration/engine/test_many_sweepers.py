@@ -15,11 +15,12 @@ import pytest
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import JobStatus, Pool
-from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord
 from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.harness import SWEEP, Harness, ScriptedModel, make_tool
 from tests.support.stored import DID_IT
 
@@ -44,14 +45,14 @@ async def change(harness: Harness, statement: str, *parameters: Any) -> None:
 
 async def accepted(harness: Harness) -> UUID:
     job_id = await harness.submit()
-    claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+    claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
     assert claim is not None
     await harness.carry_out(claim)
     return job_id
 
 
 async def running(harness: Harness) -> StepClaim:
-    claim = await harness.store.claim_step(StepRef(await accepted(harness), 0, 0))
+    claim = await claim_step(harness.store, StepRef(await accepted(harness), 0, 0))
     assert claim is not None
     return claim
 
@@ -99,7 +100,7 @@ async def unanswered_question(harness: Harness) -> UUID:
 
 async def lost_stage(harness: Harness) -> UUID:
     job_id = await harness.submit()
-    assert await harness.store.claim_stage(job_id, [JobStatus.QUEUED]) is not None
+    assert await claim_stage(harness.store, job_id, [JobStatus.QUEUED]) is not None
     await change(harness, "DELETE FROM workers")
     return job_id
 
@@ -169,22 +170,22 @@ class Case:
 
 
 def step_wake(index: int) -> Callable[[UUID], list[Wake]]:
-    return lambda job_id: [StepWake(StepRef(job_id, 0, index), Pool.IO, "double")]
+    return lambda job_id: [Wake(StepRef(job_id, 0, index), Pool.IO, "double")]
 
 
 CASES = [
     Case(due_timer, ["step_succeeded"], step_wake(1)),
     Case(step_lost_again, ["step_retrying"], suspects=1),
-    Case(step_lost_too_often, ["step_failed"], lambda job_id: [RespondWake(job_id)]),
+    Case(step_lost_too_often, ["step_failed"], lambda job_id: [Wake.respond(job_id)]),
     Case(late_step, ["step_retrying"], step_wake(0)),
-    Case(unanswered_question, ["step_settled", "step_failed"], lambda job_id: [RespondWake(job_id)]),
+    Case(unanswered_question, ["step_settled", "step_failed"], lambda job_id: [Wake.respond(job_id)]),
     Case(stage_lost_again, ["stage_released"], suspects=1),
     Case(stage_lost_too_often, ["job_failed"], ends=True),
     Case(stage_lost_too_often_in_company, ["stage_released"], suspects=2),
-    Case(late_plan, ["plan_expired"], lambda job_id: [RespondWake(job_id)]),
+    Case(late_plan, ["plan_expired"], lambda job_id: [Wake.respond(job_id)]),
     Case(late_job, ["job_failed"], ends=True),
     Case(late_in_the_queue, ["job_failed"], ends=True),
-    Case(unheard_job, [], lambda job_id: [PlanWake(job_id)], locks=False),
+    Case(unheard_job, [], lambda job_id: [Wake.plan(job_id)], locks=False),
     Case(unheard_step, [], step_wake(0), locks=False),
 ]
 
@@ -200,8 +201,8 @@ def test_what_five_sweepers_find_is_put_right_once(database_url: str, case: Case
         told = await events(harness, job_id)
         told.subtract(before)
         assert +told == Counter(case.events)
-        published = [wake_key(wake) for wake in harness.published]
-        assert published == [wake_key(wake) for wake in case.wakes(job_id)]
+        published = [wake.ref for wake in harness.published]
+        assert published == [wake.ref for wake in case.wakes(job_id)]
         claimed = await asyncio.gather(*(harness.store.claim_suspects(Pool.IO) for _ in range(SWEEPERS)))
         assert sum(map(len, claimed)) == case.suspects
         assert harness.silent.ended_jobs == ([job_id] if case.ends else [])
@@ -264,8 +265,3 @@ async def events(harness: Harness, job_id: UUID) -> Counter[str]:
     async with harness.database.connection() as connection:
         cursor = await connection.execute("SELECT kind FROM events WHERE job_id = %s", [job_id])
         return Counter(row["kind"] for row in await cursor.fetchall())
-
-
-def wake_key(wake: AnyWake) -> tuple[str, Any]:
-    """What a wake-up asks for; its attempt only names it for monitors."""
-    return type(wake).__name__, wake.ref if isinstance(wake, StepWake) else wake.job_id

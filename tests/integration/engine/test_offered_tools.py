@@ -12,7 +12,6 @@ import pytest
 
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Pool, StepStatus
-from planq.shared.kernel.wakes import StepWake
 from planq.worker.container import Tools, WorkerIdentity, announce
 from planq.worker.tools import tool
 from planq.worker.tools.registry import Registry
@@ -123,7 +122,7 @@ def test_a_tool_that_comes_back_is_called_at_once(play: Play) -> None:
         await drain(harness)
         await both.open()
         await harness.sweeper.sweep()
-        assert [type(wake) for wake in harness.published] == [StepWake]
+        assert [wake.ref.is_stage for wake in harness.published] == [False]
         await drain(harness, both)
         return await harness.requests.job("default", job_id)
 

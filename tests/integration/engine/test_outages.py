@@ -16,7 +16,7 @@ from planq.api.http.exchange import json_bytes
 from planq.shared.agentic.models.contract import CutOff
 from planq.shared.agentic.models.exchange import Ask, Findings, ModelReply
 from planq.shared.kernel.limits import Limits
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import AuthFailed, ExecutionFailed, ModelRefused, RateLimited, Transient
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.worker.tools.declare import tool
@@ -266,7 +266,7 @@ def test_a_failed_job_that_is_resumed_has_all_its_patience_again(outage: Callabl
         job, _ = await harness.requests.planned("default", job_id)
         assert (job["status"], job["error"]["details"]["attempts"]) == ("failed", 2)
         await harness.requests.resume("default", job_id, after=job["resumes"])
-        await harness.run_one(PlanWake(job_id))
+        await harness.run_one(Wake.plan(job_id))
         assert (await document(harness, job_id))["retry"]["attempts"] == 1
         await time_passes(harness, job_id)
         assert (await document(harness, job_id))["answer"] == "hello"

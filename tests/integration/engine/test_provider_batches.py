@@ -17,7 +17,7 @@ from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy
 from planq.shared.kernel.submission import Submission
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.subjects.batches.provider_store import ProviderBatches
 from planq.shared.subjects.batches.rules import Discount
 from planq.shared.subjects.jobs.store import submission_values
@@ -84,7 +84,7 @@ class Stage:
 
     async def carry_out(self, jobs: Sequence[UUID]) -> None:
         """Carry out jobs as far as they can come."""
-        self.harness.published += [PlanWake(job, priority=Priority.BULK) for job in jobs]
+        self.harness.published += [Wake.plan(job, priority=Priority.BULK) for job in jobs]
         await self.harness.drain()
 
     async def look(self, worker: UUID | None = None) -> None:

@@ -20,6 +20,7 @@ from planq.worker.engine.persist import persist
 from planq.worker.handlers.budget import Budget, ModelCallRecorder
 from planq.worker.tools.declare import tool
 from tests.support.agents import rows
+from tests.support.claiming import claim_stage
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -105,7 +106,7 @@ def test_a_write_whose_answer_was_lost_is_repeated_and_counts_its_calls_once(pla
 
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit()
-        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
         tries = []
 
@@ -160,7 +161,7 @@ def test_a_stage_that_is_cancelled_while_it_is_put_back_keeps_what_it_cost(play:
     # Pins: a stage whose job was cut off is told so by its reservation and by a cancellation at the same time.
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit()
-        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
         whole, has_begun = harness.store.record_calls, asyncio.Event()
 
@@ -184,9 +185,9 @@ def test_a_stage_that_is_cancelled_while_it_is_put_back_keeps_what_it_cost(play:
 def test_a_defect_after_a_stage_has_recorded_its_calls_does_not_count_them_again(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit()
-        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
-        breaking(harness, "release_stage")
+        breaking(harness, "release")
         made = made_once()
         with pytest.raises(RuntimeError):
             await Budget(harness.store, ModelCallRecorder(harness.store)).put_back(claim, made)

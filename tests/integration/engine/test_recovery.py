@@ -13,11 +13,12 @@ import pytest
 from planq.shared.kernel.claims import StepClaim
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import JobStatus, Pool, Settlement
-from planq.shared.kernel.wakes import StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import RateLimited, Transient
 from planq.shared.subjects.jobs.again import steps_with_unknown_outcome
 from planq.shared.subjects.jobs.store import Verdict
 from planq.worker.tools import NotHappened, ToolContext, ToolError, tool
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -73,7 +74,7 @@ PLAN = {
 async def executing(harness: Harness, plan: Any = PLAN) -> UUID:
     """Submit the plan and carry out its PLAN stage only."""
     job_id = await harness.submit("", plan=plan)
-    claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+    claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
     assert claim is not None
     await harness.carry_out(claim)
     harness.published.clear()
@@ -88,7 +89,7 @@ async def let_waits_pass(harness: Harness) -> None:
 
 async def lose_the_worker(harness: Harness, job_id: UUID, index: int = 0) -> None:
     """Let a worker claim a step and die; another one sweeps."""
-    claim = await harness.store.claim_step(StepRef(job_id, 0, index))
+    claim = await claim_step(harness.store, StepRef(job_id, 0, index))
     assert claim is not None
     await harness.worker_registry.forget(harness.worker_id)
     await harness.sweeper.sweep()
@@ -134,7 +135,7 @@ def test_an_answer_that_never_arrived_is_looked_up(play: Play) -> None:
 
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
-        await harness.run_one(StepWake(StepRef(job_id, 0, 0), Pool.IO, "pay"))
+        await harness.run_one(Wake(StepRef(job_id, 0, 0), Pool.IO, "pay"))
         _, steps = await seen(harness, job_id)
         assert (steps[0]["status"], bank.asked) == ("ready", []), "what is on its way gets time to arrive"
         await go_on(harness)
@@ -152,7 +153,7 @@ def test_finding_out_is_tried_like_a_read(play: Play, away: int, status: str) ->
 
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
-        await harness.run_one(StepWake(StepRef(job_id, 0, 0), Pool.IO, "pay"))
+        await harness.run_one(Wake(StepRef(job_id, 0, 0), Pool.IO, "pay"))
         for _ in range(4):
             await go_on(harness)
         return await seen(harness, job_id)
@@ -275,7 +276,7 @@ def test_a_living_worker_that_cannot_stop_a_thread_is_waited_for(play: Play, rec
 
 async def overdue(harness: Harness, job_id: UUID) -> StepClaim:
     """A step that runs for a minute longer than it may."""
-    claim = await harness.store.claim_step(StepRef(job_id, 0, 0))
+    claim = await claim_step(harness.store, StepRef(job_id, 0, 0))
     assert claim is not None
     async with harness.database.connection() as connection:
         await connection.execute("UPDATE steps SET deadline = now() - interval '1 minute' WHERE status = 'running'")
@@ -290,7 +291,7 @@ def test_a_worker_that_stops_in_the_middle_leaves_the_call_as_its_tool_says(
 
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
-        running = asyncio.create_task(harness.dispatcher.run(StepWake(StepRef(job_id, 0, 0), Pool.IO, "pay")))
+        running = asyncio.create_task(harness.dispatcher.run(Wake(StepRef(job_id, 0, 0), Pool.IO, "pay")))
         await bank.entered.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -338,7 +339,7 @@ def test_the_other_sides_wish_waits_in_the_database_unless_the_plan_ends_first(p
                 [job_id],
             )
             row = await cursor.fetchone()
-        harness.published.append(StepWake(StepRef(job_id, 0, 0), Pool.IO, "busy"))
+        harness.published.append(Wake(StepRef(job_id, 0, 0), Pool.IO, "busy"))
         await harness.drain()
         assert len(wishes) == 1, "no wake-up is early enough"
         await go_on(harness)
@@ -403,7 +404,7 @@ def test_a_doubt_outlives_being_skipped(play: Play) -> None:
         job_id = await executing(harness, {"calls": calls})
         bank.paid.append(f"{job_id}/1")
         await lose_the_worker(harness, job_id, 1)
-        harness.published = [StepWake(StepRef(job_id, 0, 0), Pool.IO, "look")]
+        harness.published = [Wake(StepRef(job_id, 0, 0), Pool.IO, "look")]
         await harness.drain()
         _, before = await seen(harness, job_id)
         async with harness.database.connection() as connection:  # nobody can be in the call any more

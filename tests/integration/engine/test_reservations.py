@@ -19,6 +19,7 @@ from planq.shared.kernel.states import JobStatus
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.platform.database import as_json
 from tests.support.agents import TalkingModel, keep_agent, rows
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.harness import Harness
 from tests.support.orchestras import call_of, document
 from tests.support.plans import compiled
@@ -45,7 +46,7 @@ async def family(harness: Harness, count: int, budget: Mapping[str, Any]) -> lis
     await rows(
         harness, "UPDATE jobs SET parent_job_id = %s, root_job_id = %s WHERE id <> %s RETURNING 1", *jobs[:1] * 3
     )
-    claims = [await harness.store.claim_stage(job_id, [JobStatus.QUEUED]) for job_id in jobs]
+    claims = [await claim_stage(harness.store, job_id, [JobStatus.QUEUED]) for job_id in jobs]
     return [claim for claim in claims if claim is not None]
 
 
@@ -195,7 +196,7 @@ def test_what_a_step_holds_outlives_its_plan_until_its_cut_off_is_recorded(play:
     async def scenario(harness: Harness) -> Any:
         one, two = await family(harness, 2, {"max_tokens": 1_200})
         assert (await harness.store.accept_plan(one, "caller", {}, steps, [])).applied
-        step = await harness.store.claim_step(StepRef(one.job_id, 0, 0))
+        step = await claim_step(harness.store, StepRef(one.job_id, 0, 0))
         assert step is not None
         wanted = fresh(CALL)
         await harness.store.reserve(Holder(one.job_id, step.attempt, 0, 0), wanted)
@@ -216,7 +217,7 @@ def test_an_attempt_that_has_lost_its_stage_reserves_nothing(play: Play) -> None
     async def scenario(harness: Harness) -> Any:
         late, other = await family(harness, 2, {"max_model_calls": 1})
         await taken_back(harness, late, CALL)
-        again = await harness.store.claim_stage(late.job_id, [JobStatus.PLANNING])
+        again = await claim_stage(harness.store, late.job_id, [JobStatus.PLANNING])
         assert again is not None
         own = await harness.store.reserve(holder(again), fresh(CALL))
         return own, await harness.store.reserve(holder(late), CALL), await harness.store.reserve(holder(other), CALL)
@@ -233,7 +234,7 @@ def test_a_stage_that_was_taken_back_meanwhile_asks_no_model(play: Play) -> None
     async def scenario(harness: Harness) -> Any:
         await keep_agent(harness, {"name": "thinker", "description": "You think."})
         job_id = await harness.submit("x", agent="thinker", agent_version=1, budget={"max_model_calls": 1})
-        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
         await taken_back(harness, claim, CALL)
         carried = await harness.carry_out(claim)

@@ -19,6 +19,7 @@ from planq.shared.kernel.states import Effect, JobStatus, Strategy
 from planq.shared.platform.errors import ModelRefused, ToolFailed
 from planq.worker.models.planners import InstalledPlanners
 from planq.worker.tools.declare import tool
+from tests.support.claiming import claim_stage
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
 OUTPUT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -231,7 +232,7 @@ def test_the_time_for_all_rounds_ends_the_loop(play: Callable[..., Any], tools: 
 
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("do it", strategy=Strategy.REACT, limits=Limits(plan_timeout_seconds=60.0))
-        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
         assert isinstance(claim, StageClaim)
         harness.published.clear()
         first = await harness.carry_out(claim)
@@ -496,7 +497,7 @@ def test_losses_are_counted_by_round(play: Callable[..., Any], tools: list[Tool]
         job_id = await harness.submit("do it", strategy=Strategy.REACT)
         losses = []
         for _ in range(2):
-            claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
+            claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
             assert isinstance(claim, StageClaim)
             assert await harness.database.call("planq_release_stage", job_id, claim.attempt, True, None)
         losses.append((await harness.requests.job("default", job_id))[0]["stage_losses"])

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import Priority
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database, as_json
 from planq.shared.subjects.agents.store import DocumentStore
 from planq.shared.subjects.schedules.store import ScheduleSweep
@@ -86,7 +86,7 @@ def test_a_reminder_becomes_one_job_when_its_time_has_come(play: Play, read: Rea
     assert timedelta(minutes=58) < ahead < timedelta(minutes=61)
     assert (early, again) == (0, 0)
     (job,) = read(MADE)
-    assert wakes == [PlanWake(job["id"])]
+    assert wakes == [Wake.plan(job["id"])]
     assert (job["input"], job["user_id"], job["model"], job["status"]) == (
         "water the plants",
         "ada",

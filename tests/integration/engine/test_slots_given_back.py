@@ -11,7 +11,7 @@ import pytest
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Pool
-from planq.shared.kernel.wakes import AnyWake, PlanWake, StepsWake, StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.worker.tools.builtin.pure import calculate
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
@@ -19,10 +19,10 @@ Play = Callable[..., Any]
 
 JOB = new_id()
 PLAN = {"calls": [{"tool_name": "calculate", "arguments": {"expression": "6*7"}}]}
-VAIN: dict[str, AnyWake] = {
-    "a stage": PlanWake(JOB),
-    "a step": StepWake(StepRef(JOB, 0, 0), Pool.IO, "calculate"),
-    "several steps": StepsWake(JOB, 0, Pool.IO, ((0, "calculate"), (1, "calculate"))),
+VAIN: dict[str, Wake] = {
+    "a stage": Wake.plan(JOB),
+    "a step": Wake(StepRef(JOB, 0, 0), Pool.IO, "calculate"),
+    "several steps": Wake(StepRef(JOB, 0, 0), Pool.IO, "calculate", more=((1, "calculate"),)),
 }
 
 

@@ -16,7 +16,7 @@ from planq.shared.agentic.models.contract import CutOff
 from planq.shared.agentic.models.exchange import Ask, Findings, ModelReply
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.usage import ModelCall, Purpose
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import Cancelled, ErrorRecord
 from tests.support.harness import Harness, ScriptedModel
 
@@ -99,7 +99,7 @@ def test_a_stopping_worker_keeps_what_its_open_call_had_cost_and_gives_the_stage
     async def scenario(harness: Harness) -> Any:
         model: Any = harness.model
         job_id = await harness.submit()
-        running = asyncio.create_task(harness.dispatcher.run(PlanWake(job_id)))
+        running = asyncio.create_task(harness.dispatcher.run(Wake.plan(job_id)))
         await asyncio.wait_for(model.began.wait(), 60)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -142,7 +142,7 @@ def test_an_outcome_that_is_being_written_is_not_broken_off(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit()
         async with harness.database.connection() as other, other.transaction():
-            running = asyncio.create_task(harness.dispatcher.run(PlanWake(job_id)))
+            running = asyncio.create_task(harness.dispatcher.run(Wake.plan(job_id)))
             await _until_waiting(harness, other, job_id)
             running.cancel()
             # The write waits for the lock, and the cancellation for the write.

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from planq.shared.agentic.tools.contract import Suspended
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import PLAN, StepRef
 from planq.shared.kernel.states import JobStatus, Pool
-from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.worker.engine.slots import Party
 from planq.worker.tools import ToolError, tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -292,9 +292,9 @@ def test_a_stopping_worker_gives_back_what_may_run_again(play: Play, effect: str
     assert steps[0]["status"] == status
     assert (steps[0]["error"] or {}).get("code") == code
     if status == "ready":
-        assert published == [StepWake(StepRef(job_id, 0, 0), Pool.IO, "slow", 2)]
+        assert published == [Wake(StepRef(job_id, 0, 0), Pool.IO, "slow", 2)]
     else:
-        assert published == [RespondWake(job_id, 2)]
+        assert published == [Wake.respond(job_id, 2)]
 
 
 def test_what_this_process_has_no_slots_for_goes_out_in_one_batch(play: Play) -> None:
@@ -314,7 +314,7 @@ def test_what_this_process_has_no_slots_for_goes_out_in_one_batch(play: Play) ->
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=plan(*calls))
         wake = harness.published.pop()
-        assert isinstance(wake, PlanWake)
+        assert wake.ref.index == PLAN
         harness.dispatcher.slots.reserve(290, Party("default"))
         await harness.run_one(wake)
         fanned_out = list(harness.published)
@@ -322,5 +322,5 @@ def test_what_this_process_has_no_slots_for_goes_out_in_one_batch(play: Play) ->
         return fanned_out, await harness.requests.job("default", job_id)
 
     fanned_out, (job, steps) = play(scenario, ScriptedModel(), [make_tool(leaf), make_tool(join)])
-    assert [[index for index, _ in wake.steps] for wake in fanned_out] == [list(range(10, 20))]
+    assert [[one.ref.index for one in wake.each] for wake in fanned_out] == [list(range(10, 20))]
     assert (job["status"], steps[20]["output"], steps[20]["attempt"]) == ("completed", {"sum": 190}, 1)

@@ -16,9 +16,10 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
-from planq.shared.kernel.wakes import StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.worker.tools import tool
 from tests.integration.engine.test_takes import Answer, reconciler
+from tests.support.claiming import claim_stage, claim_step, claim_steps
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -64,7 +65,7 @@ class Worker:
 async def executing(harness: Harness, count: int) -> UUID:
     calls = [{"tool_name": "look", "arguments": {"number": number}} for number in range(count)]
     job_id = await harness.submit("", plan={"calls": calls})
-    claim = await harness.store.claim_stage(job_id, STAGES)
+    claim = await claim_stage(harness.store, job_id, STAGES)
     assert claim is not None
     await harness.carry_out(claim)
     harness.published.clear()
@@ -75,7 +76,7 @@ async def lost(harness: Harness, job_id: UUID, count: int, times: int = 2) -> No
     """Let workers claim the first `count` steps of a job, one after the other, and die."""
     for _ in range(times):
         worker = await Worker(harness).begin([Pool.IO])
-        claims = await worker.store.claim_steps([StepRef(job_id, 0, number) for number in range(count)])
+        claims = await claim_steps(worker.store, [StepRef(job_id, 0, number) for number in range(count)])
         assert len(claims) == count
         await worker.die()
 
@@ -111,8 +112,8 @@ def test_only_the_step_that_kills_is_given_up(play: Play) -> None:
         staged = await harness.submit()
         for _ in range(2):
             worker = await Worker(harness).begin([Pool.IO])
-            assert await worker.store.claim_stage(staged, STAGES) is not None
-            await worker.store.claim_steps([StepRef(job_id, 0, number) for number in range(INNOCENTS + 1)])
+            assert await claim_stage(worker.store, staged, STAGES) is not None
+            await claim_steps(worker.store, [StepRef(job_id, 0, number) for number in range(INNOCENTS + 1)])
             await worker.die()
         died = await run_until_calm(harness, {StepRef(job_id, 0, 17)})
         return died, await harness.requests.job("default", job_id), await harness.requests.job("default", staged)
@@ -135,8 +136,8 @@ def test_a_stage_that_kills_is_given_up_and_the_steps_beside_it_are_not(play: Pl
         guilty = await harness.submit()
         for _ in range(2):
             worker = await Worker(harness).begin([Pool.IO])
-            assert await worker.store.claim_stage(guilty, STAGES) is not None
-            await worker.store.claim_steps([StepRef(job_id, 0, number) for number in range(8)])
+            assert await claim_stage(worker.store, guilty, STAGES) is not None
+            await claim_steps(worker.store, [StepRef(job_id, 0, number) for number in range(8)])
             await worker.die()
         await run_until_calm(harness, {guilty})
         return await harness.requests.job("default", job_id), await harness.requests.job("default", guilty)
@@ -154,7 +155,7 @@ def test_a_first_loss_puts_nothing_in_quarantine(play: Play) -> None:
         await lost(harness, job_id, 3, times=1)
         none = await harness.store.claim_suspects(Pool.IO)
         await lost(harness, job_id, 2, times=1)
-        free = await harness.store.claim_steps([StepRef(job_id, 0, number) for number in range(4)])
+        free = await claim_steps(harness.store, [StepRef(job_id, 0, number) for number in range(4)])
         suspects = [await harness.store.claim_suspects(Pool.IO) for _ in range(3)]
         _, steps = await harness.requests.job("default", job_id)
         tries = [claim.tries for group in (free, *suspects) for claim in group if isinstance(claim, StepClaim)]
@@ -172,10 +173,10 @@ def test_what_was_lost_before_and_has_run_since_is_not_suspected(play: Play) -> 
         job_id = await executing(harness, 2)
         refs = [StepRef(job_id, 0, number) for number in range(2)]
         await lost(harness, job_id, 2, times=1)
-        for claim in await harness.store.claim_steps(refs):
-            assert (await harness.store.release_step(claim)).applied
+        for claim in await claim_steps(harness.store, refs):
+            assert (await harness.store.release(claim)).applied
         await lost(harness, job_id, 2, times=1)
-        return await harness.store.claim_suspects(Pool.IO), await harness.store.claim_steps(refs)
+        return await harness.store.claim_suspects(Pool.IO), await claim_steps(harness.store, refs)
 
     suspects, claims = play(scenario, ScriptedModel(), TOOLS)
     assert (list(suspects), len(claims)) == ([], 2)
@@ -188,11 +189,11 @@ def test_a_step_with_a_process_of_its_own_is_never_in_quarantine(play: Play) -> 
         for _ in range(2):
             worker = Worker(harness)
             await harness.worker_registry.register(worker.id, "w", [Pool.IO], [], 2, "test", has_processes=True)
-            assert len(await worker.store.claim_steps(refs)) == 2
+            assert len(await claim_steps(worker.store, refs)) == 2
             async with harness.database.connection() as connection:
                 await connection.execute("UPDATE workers SET heartbeat_at = 'epoch' WHERE id = %s", [worker.id])
             await harness.sweeper.sweep()
-        return await harness.store.claim_suspects(Pool.IO), await harness.store.claim_steps(refs)
+        return await harness.store.claim_suspects(Pool.IO), await claim_steps(harness.store, refs)
 
     suspects, claims = play(scenario, ScriptedModel(), TOOLS)
     assert list(suspects) == []
@@ -245,14 +246,14 @@ def test_suspects_are_claimed_by_no_other_worker_until_they_have_waited_for_half
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness, 2)
         await lost(harness, job_id, 2)
-        early = await harness.store.claim_step(StepRef(job_id, 0, 0))
+        early = await claim_step(harness.store, StepRef(job_id, 0, 0))
         again = "SELECT extract(epoch FROM run_at - now())::float8 AS run, run_at = wake_at AS wakes FROM steps"
         waits = await rows(harness, again)
         await rows(harness, "UPDATE steps SET run_at = now(), wake_at = now() WHERE index = 0")
         harness.published.clear()
         await harness.sweeper.sweep()
         woken = list(harness.published)
-        claimed = await harness.store.claim_step(StepRef(job_id, 0, 0))
+        claimed = await claim_step(harness.store, StepRef(job_id, 0, 0))
         late = [c.ref.index for c in await harness.store.claim_suspects(Pool.IO) if isinstance(c, StepClaim)]
         late += [c.ref.index for c in await harness.store.claim_suspects(Pool.IO) if isinstance(c, StepClaim)]
         return early, waits, woken, claimed, late
@@ -334,10 +335,10 @@ def test_a_suspect_runs_once_all_else_has_ended_and_other_work_waits_for_its_end
         for name in "abc":
             call = {"tool_name": "park", "arguments": {"name": name}}
             job_id = await harness.submit("", plan={"calls": [call]})
-            claim = await harness.store.claim_stage(job_id, STAGES)
+            claim = await claim_stage(harness.store, job_id, STAGES)
             assert claim is not None
             await harness.carry_out(claim)
-            wakes[name] = StepWake(StepRef(job_id, 0, 0), Pool.IO, "park")
+            wakes[name] = Wake(StepRef(job_id, 0, 0), Pool.IO, "park")
         await lost(harness, wakes["b"].ref.job_id, 1)
 
         tasks = [asyncio.create_task(harness.dispatcher.run(wakes["a"]))]

@@ -11,15 +11,16 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import PLAN, RESPOND, StepRef
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import JobStatus, Pool, StepStatus
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.sweep import Attempt, ExpiredPlan
-from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import DatabaseUnavailable, ErrorRecord
 from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.harness import LEASE, SWEEP, Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -51,7 +52,7 @@ async def set_back(harness: Harness, job_id: UUID, column: str) -> None:
 async def accepted(harness: Harness, **fields: Any) -> UUID:
     """Submit a job and carry out its PLAN stage only."""
     job_id = await harness.submit(**fields)
-    claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+    claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
     assert claim is not None
     await harness.carry_out(claim)
     harness.published.clear()
@@ -65,7 +66,7 @@ def test_the_answer_tells_of_a_step_that_no_worker_took_in_time(play: Play) -> N
         assert await harness.requests.status("default", job_id) == JobStatus.EXECUTING
         await set_back(harness, job_id, "deadline")
         await harness.sweeper.sweep()
-        harness.published = [wake for wake in harness.published if isinstance(wake, RespondWake)]
+        harness.published = [wake for wake in harness.published if wake.ref.index == RESPOND]
         await harness.drain()
         return await harness.requests.job("default", job_id)
 
@@ -84,7 +85,7 @@ def test_a_plan_expires_whole_while_a_step_moves(play: Play, move: str) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
         if move == "release":
-            assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+            assert await claim_step(harness.store, StepRef(job_id, 0, 0)) is not None
         await set_back(harness, job_id, "deadline")
         async with harness.database.connection() as connection, connection.transaction():
             if move == "claim":
@@ -115,13 +116,13 @@ def test_a_stage_whose_claim_never_arrived_is_taken_back_from_a_living_worker(pl
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit()
         harness.published.clear()
-        lost = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        lost = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
         assert lost is not None
         await harness.sweeper.sweep()
         assert harness.published == [], "the worker lives and has time left"
         await set_back(harness, job_id, "deadline")
         await harness.sweeper.sweep()
-        assert harness.published == [PlanWake(job_id, 2)] * 2, "one copy for a worker that is frozen"
+        assert harness.published == [Wake.plan(job_id, 2)] * 2, "one copy for a worker that is frozen"
         await harness.drain()
         assert not await harness.store.end_job(lost, JobStatus.COMPLETED, "late", None, [])
         return await harness.requests.job("default", job_id)
@@ -158,9 +159,9 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
         is_there = False
 
         def __init__(self) -> None:
-            self.batches: list[list[AnyWake]] = []
+            self.batches: list[list[Wake]] = []
 
-        async def publish(self, wakes: Sequence[AnyWake]) -> bool:
+        async def publish(self, wakes: Sequence[Wake]) -> bool:
             self.batches.append(list(wakes))
             return self.is_there
 
@@ -192,8 +193,8 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
     batches, queued, executing = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
     refused, delivered = batches[:12], [wake for batch in batches[12:] for wake in batch]
     assert all(refused), "each sweep tries again, with some of them at least"
-    assert {wake.job_id for wake in delivered if isinstance(wake, PlanWake)} == set(queued)
-    assert StepWake(StepRef(executing, 0, 0), Pool.IO, "double", 1) in delivered
+    assert {wake.job_id for wake in delivered if wake.ref.index == PLAN} == set(queued)
+    assert Wake(StepRef(executing, 0, 0), Pool.IO, "double", 1) in delivered
     assert len(delivered) == 4, "once each"
 
 
@@ -213,7 +214,7 @@ def test_steps_that_are_due_together_are_published_together(play: Play) -> None:
 
     model = ScriptedModel.planning(*[("double", {"number": number}) for number in range(8)])
     published, (_, steps) = play(scenario, model, TOOLS)
-    assert [sorted(index for index, _ in wake.steps) for wake in published] == [list(range(8))]
+    assert [[one.ref.index for one in wake.each] for wake in published] == [list(range(8))]
     assert all(step["status"] == "succeeded" for step in steps)
 
 
@@ -233,7 +234,7 @@ def test_a_part_of_the_sweep_that_fails_leaves_the_others_to_do_their_work(
         return job_id, list(harness.published)
 
     job_id, published = play(scenario, ScriptedModel(), [])
-    assert published == [PlanWake(job_id)]
+    assert published == [Wake.plan(job_id)]
 
 
 def test_who_was_cut_off_gives_the_others_time_before_taking_them_for_dead(play: Play) -> None:
@@ -245,7 +246,7 @@ def test_who_was_cut_off_gives_the_others_time_before_taking_them_for_dead(play:
         await harness.worker_registry.heartbeat(harness.worker_id, timedelta(0))
         await other.heartbeat(harness.worker_id, timedelta(0))
         job_id = await accepted(harness)
-        assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+        assert await claim_step(harness.store, StepRef(job_id, 0, 0)) is not None
         found = []
 
         async def look(heartbeat_age: int) -> None:
@@ -274,11 +275,11 @@ def test_a_late_word_of_a_dead_process_leaves_the_next_attempt_alone(play: Play)
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
         ref = StepRef(job_id, 0, 0)
-        first = await harness.store.claim_step(ref)
+        first = await claim_step(harness.store, ref)
         assert first is not None
         moved = await harness.store.fail_step(first, LATE, timedelta(0))
         assert moved.status is StepStatus.READY
-        assert await harness.store.claim_step(ref) is not None
+        assert await claim_step(harness.store, ref) is not None
         late = await harness.worker_registry.abandon(harness.worker_id, Attempt(ref, 1))
         assert await harness.worker_registry.lost_steps(10, timedelta(0)) == []
         right = await harness.worker_registry.abandon(harness.worker_id, Attempt(ref, 2))
@@ -291,13 +292,13 @@ def test_a_worker_that_winds_down_leaves_the_next_step_to_others(play: Play) -> 
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
         harness.dispatcher.wind_down()
-        carried = await harness.run_one(StepWake(StepRef(job_id, 0, 0), Pool.IO, "double"))
+        carried = await harness.run_one(Wake(StepRef(job_id, 0, 0), Pool.IO, "double"))
         _, steps = await harness.requests.job("default", job_id)
         return carried.text, [step["status"] for step in steps], harness.published, job_id
 
     text, statuses, published, job_id = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
     assert (text, statuses) == ("succeeded", ["succeeded", "ready"])
-    assert published == [StepWake(StepRef(job_id, 0, 1), Pool.IO, "double")]
+    assert published == [Wake(StepRef(job_id, 0, 1), Pool.IO, "double")]
 
 
 @pytest.mark.parametrize(
@@ -317,13 +318,13 @@ def test_a_job_that_has_used_up_its_time_ends_wherever_it_stands(
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit(limits=limits)
         if begun == "planning":
-            assert await harness.store.claim_stage(job_id, [JobStatus.QUEUED]) is not None
+            assert await claim_stage(harness.store, job_id, [JobStatus.QUEUED]) is not None
         elif begun in ("running", "responding"):
-            claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+            claim = await claim_stage(harness.store, job_id, [JobStatus.QUEUED])
             assert claim is not None
             await harness.carry_out(claim)
             for index in range(2) if begun == "responding" else (0,):
-                step = await harness.store.claim_step(StepRef(job_id, 0, index))
+                step = await claim_step(harness.store, StepRef(job_id, 0, index))
                 assert step is not None
                 if begun == "responding":
                     await harness.store.succeed_step(step, {"result": 1.0}, None)
@@ -355,7 +356,7 @@ async def _child_of(harness: Harness, job_id: UUID) -> UUID:
 def test_a_plan_expires_though_its_worker_is_dead(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
-        assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+        assert await claim_step(harness.store, StepRef(job_id, 0, 0)) is not None
         await harness.worker_registry.forget(harness.worker_id)
         await set_back(harness, job_id, "deadline")
         await harness.sweeper.sweep()
@@ -371,7 +372,7 @@ def test_a_call_that_hangs_in_a_living_worker_uses_up_a_try_and_counts_as_no_los
         job_id = await accepted(harness)
         tries = 0
         async with harness.database.connection() as connection:
-            while await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None:
+            while await claim_step(harness.store, StepRef(job_id, 0, 0)) is not None:
                 tries += 1
                 hung = (
                     "UPDATE steps SET deadline = now() - interval '1 hour' WHERE job_id = %s AND status = 'running'"
@@ -392,12 +393,12 @@ def test_a_call_that_hangs_in_a_living_worker_uses_up_a_try_and_counts_as_no_los
 def test_a_step_that_kills_its_workers_is_quarantined_with_its_history(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
-        assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+        assert await claim_step(harness.store, StepRef(job_id, 0, 0)) is not None
         for losses in (1, 2, 3):
             await harness.worker_registry.forget(harness.worker_id)
             await harness.sweeper.sweep()
             await harness.open()
-            again = await harness.store.claim_step(StepRef(job_id, 0, 0))
+            again = await claim_step(harness.store, StepRef(job_id, 0, 0))
             assert (again is None) == (losses > 1), "then not beside anything else"
             await harness.store.claim_suspects(Pool.IO)
         async with harness.database.connection() as connection:

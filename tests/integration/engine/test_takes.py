@@ -14,7 +14,7 @@ import pytest
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool
 from planq.shared.kernel.sweep import Attempt
-from planq.shared.kernel.wakes import PlanWake, RespondWake, StepsWake, StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.container import WorkerRuntime
@@ -97,8 +97,8 @@ def test_a_chain_is_carried_out_by_one_wake_up_and_no_claim_of_its_own(
 
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=CHAIN)
-        for method in ("claim_step", "claim_steps"):
-            monkeypatch.setattr(harness.store, method, refused)
+        claim = harness.store.claim
+        monkeypatch.setattr(harness.store, "claim", lambda refs: claim(refs) if refs[0].is_stage else refused())
         await harness.run_one(harness.published.pop())
         assert harness.published == []
         return await harness.requests.job("default", job_id)
@@ -154,7 +154,7 @@ def test_each_worker_gets_its_part_of_a_fan_out_in_one_message(database_url: str
             await database.close()
 
     published, (job, steps) = asyncio.run(scenario())
-    assert [len(wake.steps) for wake in published] == [15, 15, 15]
+    assert [len(wake.each) for wake in published] == [15, 15, 15]
     assert (job["status"], steps[-1]["output"], {s["attempt"] for s in steps}) == ("completed", {"sum": 1770}, {1})
 
 
@@ -164,7 +164,7 @@ def test_a_message_for_several_steps_that_comes_twice_is_harmless(play: Play) ->
         harness.dispatcher.wind_down()
         await harness.run_one(harness.published.pop())
         [wake] = harness.published
-        assert isinstance(wake, StepsWake)
+        assert bool(wake.more)
         first, second = await asyncio.gather(harness.run_one(wake), harness.run_one(wake))
         again = await harness.run_one(wake)
         harness.published = [wake for wake in harness.published if wake != harness.published[0]]
@@ -219,7 +219,7 @@ def test_what_a_lost_answer_took_over_is_handed_back_at_the_second_look(
         await compare.beat(timedelta(0))
         assert harness.published == []
         await compare.beat(timedelta(0))
-        assert harness.published == [StepWake(StepRef(job_id, 0, 0), Pool.IO, "leaf", 2)]
+        assert harness.published == [Wake(StepRef(job_id, 0, 0), Pool.IO, "leaf", 2)]
         await harness.drain()
         return await harness.requests.job("default", job_id)
 
@@ -247,7 +247,7 @@ def test_what_was_taken_over_by_a_worker_that_stops_is_given_back_at_once(play: 
 
     found, published, job_id = play(scenario, ScriptedModel(), TOOLS)
     assert found == ["ready"] * 3 + ["pending"]
-    assert published == [StepWake(StepRef(job_id, 0, n), Pool.IO, "leaf", 2) for n in range(3)]
+    assert published == [Wake(StepRef(job_id, 0, n), Pool.IO, "leaf", 2) for n in range(3)]
 
 
 def test_a_stage_that_was_taken_over_by_a_worker_that_stops_is_given_back_at_once(play: Play) -> None:
@@ -267,7 +267,7 @@ def test_a_stage_that_was_taken_over_by_a_worker_that_stops_is_given_back_at_onc
         return job["status"], published, job_id
 
     status, published, job_id = play(scenario, ScriptedModel(), LOOKING)
-    assert (status, published) == ("completed", [RespondWake(job_id, 3)])
+    assert (status, published) == ("completed", [Wake.respond(job_id, 3)])
 
 
 def test_a_job_that_is_cancelled_while_its_step_is_taken_over_calls_nothing(play: Play) -> None:
@@ -282,7 +282,7 @@ def test_a_job_that_is_cancelled_while_its_step_is_taken_over_calls_nothing(play
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=CHAIN)
         answer = Answer(harness, "accept_plan")
-        running = asyncio.create_task(harness.run_one(PlanWake(job_id)))
+        running = asyncio.create_task(harness.run_one(Wake.plan(job_id)))
         await asyncio.wait_for(answer.applied.wait(), 60)
         await harness.requests.cancel("default", job_id)
         harness.dispatcher.interrupt(job_id)

@@ -58,6 +58,7 @@ from planq.testing.model.events import (
     ToolMissed,
 )
 from planq.testing.model.simulation import NOW, SimulatedJob
+from tests.support.claiming import claim_stage
 from tests.support.plans import compiled, plans
 from tests.support.requests import OpenRequestStore
 from tests.support.stored import StoredJob, least_window
@@ -414,11 +415,11 @@ def test_a_stage_is_claimed_once_and_fenced_after_it_was_released(database_url: 
         job_id = new_id()
         requests, statuses = OpenRequestStore(database), [JobStatus.QUEUED, JobStatus.PLANNING]
         await requests.submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
-        claims = await asyncio.gather(*(store.claim_stage(job_id, statuses) for _ in range(10)))
+        claims = await asyncio.gather(*(claim_stage(store, job_id, statuses) for _ in range(10)))
         first = [c for c in claims if c is not None]
         assert len(first) == 1
-        assert await store.release_stage(first[0])
-        second = await store.claim_stage(job_id, statuses)
+        assert await store.release(first[0])
+        second = await claim_stage(store, job_id, statuses)
         assert isinstance(second, StageClaim)
         assert second.attempt == 2
         assert not await store.end_job(first[0], JobStatus.COMPLETED, "late", None, [])

@@ -15,6 +15,7 @@ from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.platform.errors import NotFound
 from planq.shared.platform.values.encoding import JsonText, encode
 from tests.integration.store.test_control import Rows, play  # noqa: F401
+from tests.support.claiming import claim_stage
 from tests.support.plans import compiled
 
 IO = ClaimRequest(Pool.IO)
@@ -36,7 +37,7 @@ def text(n: int) -> JsonText:
 
 async def begun(rows: Rows, calls: Sequence[dict[str, Any]], first: int = 0) -> tuple[StepClaim, Any]:
     """Accept a plan and claim its step `first`."""
-    stage = await rows.store.claim_stage(await rows.submit(), [JobStatus.QUEUED])
+    stage = await claim_stage(rows.store, await rows.submit(), [JobStatus.QUEUED])
     assert stage is not None
     steps = compiled(Plan.model_validate({"calls": list(calls)}))
     assert (await rows.store.accept_plan(stage, "model", {}, steps, [])).applied

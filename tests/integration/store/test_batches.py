@@ -21,6 +21,7 @@ from planq.shared.platform.database import Database
 from planq.shared.platform.errors import DatabaseUnavailable
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.integration.store.test_takes import FAN, accepted, indices, planning, steps_of
+from tests.support.claiming import claim_stage
 
 IO = ClaimRequest(Pool.IO)
 DONE = {"value": "v"}
@@ -119,7 +120,7 @@ def test_those_who_finish_together_share_what_becomes_ready(play: Any) -> None: 
 def test_jobs_that_end_together_keep_their_own_answers_and_calls(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         stages = [await planning(rows) for _ in range(6)]
-        assert await rows.store.release_stage(stages[4])
+        assert await rows.store.release(stages[4])
         ends = [
             rows.store.end_job(stage, JobStatus.COMPLETED, str(n), None, [CALL] * n) for n, stage in enumerate(stages)
         ]
@@ -162,7 +163,7 @@ def test_batches_of_many_processes_over_the_same_jobs_never_wait_in_a_circle(dat
         stores = [PostgresJobStore(database, new_id(), as_called) for database in databases]
         for _ in range(3):
             jobs = [await rows.submit() for _ in range(24)]
-            stages = await _each(stores, random, jobs, lambda store, job: store.claim_stage(job, [JobStatus.QUEUED]))
+            stages = await _each(stores, random, jobs, lambda store, job: claim_stage(store, job, [JobStatus.QUEUED]))
             assert len(stages) == len(jobs), "each is claimed once"
             moved = await _each(stores, random, stages, _accept)
             claims = [claim for m in moved if m.applied for claim in m.taken]

@@ -33,11 +33,12 @@ from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
-from planq.shared.kernel.wakes import PlanWake, TaskLinks
+from planq.shared.kernel.wakes import TaskLinks, Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.agents.store import DocumentStore
 from tests.support.children import children_of
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.harness import LEASE
 from tests.support.plans import compiled
 from tests.support.requests import OpenRequestStore
@@ -60,7 +61,7 @@ class Family:
         limits = fields.pop("limits", Limits())
         submission = Submission(job_id, "default", "x", Strategy.PLAN, "offline", limits, **fields)
         await self.requests.submit(submission)
-        stage = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
+        stage = await claim_stage(self.store, job_id, [JobStatus.QUEUED])
         assert stage is not None
         moved = await self.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Pool.IO))
         claim = moved.taken[0]
@@ -78,7 +79,7 @@ class Family:
 
     async def end(self, child: UUID, status: JobStatus = JobStatus.COMPLETED, **ended: Any) -> StageClaim:
         """End a child from its first stage, without telling anybody."""
-        claim = await self.store.claim_stage(child, [JobStatus.QUEUED])
+        claim = await claim_stage(self.store, child, [JobStatus.QUEUED])
         assert claim is not None
         assert await self.store.end_job(claim, status, "answered", None, [], **ended)
         return claim
@@ -123,7 +124,7 @@ def test_a_timer_gives_a_child_no_more_time_than_its_caller_allows(play: Any, is
         claim = await family.parent()
         if is_child:
             (job_id,) = await family.delegate(claim, child())
-            stage = await family.store.claim_stage(job_id, [JobStatus.QUEUED])
+            stage = await claim_stage(family.store, job_id, [JobStatus.QUEUED])
             assert stage is not None
             moved = await family.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Pool.IO))
             claim = next(taken for taken in moved.taken if isinstance(taken, StepClaim))
@@ -172,8 +173,8 @@ def test_a_place_that_becomes_free_is_given_to_one_child_only(play: Any) -> None
             await family.end(each)
         next_ones = [await family.told_of(each) for each in children[4:6]]
         assert [one.result.children for one in next_ones if one] == [
-            (PlanWake(children[8]),),
-            (PlanWake(children[10]),),
+            (Wake.plan(children[8]),),
+            (Wake.plan(children[10]),),
         ]
 
     play(scenario)
@@ -184,9 +185,9 @@ def test_the_wake_up_of_a_child_names_its_agent_and_the_outermost_job(play: Any)
         await DocumentStore(family.database, "agent").put("default", "ada", "{}", skills=[])
         claim = await family.parent()
         (job_id,) = await family.delegate(claim, child(agent="ada"))
-        [wake] = await family.worker_registry.with_jobs([PlanWake(job_id)])
-        assert isinstance(wake, PlanWake)
-        assert (wake.agent, wake.links) == ("ada", TaskLinks(f"{claim.ref.job_id}.plan.1"))
+        [wake] = await family.worker_registry.with_jobs([Wake.plan(job_id)])
+        assert wake.ref.is_stage
+        assert (wake.name, wake.links) == ("ada", TaskLinks(f"{claim.ref.job_id}.plan.1"))
 
     play(scenario)
 
@@ -196,7 +197,7 @@ def test_a_cancel_and_an_end_at_once_leave_nobody_waiting(play: Any) -> None:
         for _ in range(8):
             claim = await family.parent()
             children = await family.delegate(claim, *[child()] * 4)
-            stages = [await family.store.claim_stage(each, [JobStatus.QUEUED]) for each in children]
+            stages = [await claim_stage(family.store, each, [JobStatus.QUEUED]) for each in children]
             ends = [family.store.end_job(each, JobStatus.COMPLETED, "a", None, []) for each in stages if each]
             await asyncio.gather(*ends[:2], family.requests.cancel("default", claim.ref.job_id), *ends[2:])
             await asyncio.gather(*(family.told_of(each) for each in children))
@@ -211,7 +212,7 @@ def test_a_child_born_while_its_parent_is_cancelled_does_not_outlive_it(play: An
         for _ in range(8):
             outer = await family.parent()
             (inner,) = await family.delegate(outer, child())
-            stage = await family.store.claim_stage(inner, [JobStatus.QUEUED])
+            stage = await claim_stage(family.store, inner, [JobStatus.QUEUED])
             assert stage is not None
             moved = await family.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Pool.IO))
             claim = moved.taken[0]
@@ -246,7 +247,7 @@ def test_a_child_pins_the_newest_agent_in_use_and_its_skills(play: Any) -> None:
         # What is stored later changes nothing for a job that has begun.
         await family.run(AGENT, "critic", 4, "{}", ["other"])
         await family.run(SKILL, "tone", 3, "tone 3")
-        claim = await family.store.claim_stage(born, [JobStatus.QUEUED])
+        claim = await claim_stage(family.store, born, [JobStatus.QUEUED])
         assert claim is not None
         assert (claim.agent_name, claim.agent_version, claim.instructions) == ("critic", 2, ("tone 2", "facts 1"))
         assert claim.agent == {"name": "critic", "description": "version 2 \x00"}
@@ -255,7 +256,7 @@ def test_a_child_pins_the_newest_agent_in_use_and_its_skills(play: Any) -> None:
         assert await family.store.end_job(claim, JobStatus.COMPLETED, "{}", None, [], output={"is": "\x00"})
         told = await family.told_of(born)
         assert told is not None
-        gathering = await family.store.claim_step(parent.ref)
+        gathering = await claim_step(family.store, parent.ref)
         assert gathering is not None
         assert (gathering.joined, gathering.attempt, gathering.note) == (True, 2, None)
         (outcome,) = await family.store.children(gathering)
@@ -277,7 +278,7 @@ CHAINED = PlannedStep(
 def test_a_chained_tool_runs_in_a_round_of_its_own(play: Any) -> None:
     async def scenario(family: Family) -> None:
         (born,) = await family.delegate(await family.parent(), child())
-        stage = await family.store.claim_stage(born, [JobStatus.QUEUED])
+        stage = await claim_stage(family.store, born, [JobStatus.QUEUED])
         assert stage is not None
         moved = await family.store.chain_tool(stage, {"a": "\x00"}, "text", CHAINED, [], take=ClaimRequest(Pool.IO))
         assert not (await family.store.chain_tool(stage, {}, None, CHAINED, [])).applied
@@ -311,7 +312,7 @@ def test_a_failed_chained_tool_is_tried_again_from_the_same_output(play: Any) ->
     async def scenario(family: Family) -> None:
         job_id = new_id()
         await family.requests.submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
-        stage = await family.store.claim_stage(job_id, [JobStatus.QUEUED])
+        stage = await claim_stage(family.store, job_id, [JobStatus.QUEUED])
         assert stage is not None
         moved = await family.store.chain_tool(stage, {"a": 1}, "text", CHAINED, [], take=ClaimRequest(Pool.IO))
         claim = moved.taken[0]
@@ -321,7 +322,7 @@ def test_a_failed_chained_tool_is_tried_again_from_the_same_output(play: Any) ->
         assert isinstance(respond, StageClaim)
         assert await family.store.end_job(respond, JobStatus.COMPLETED, "text", None, [], chained={"error": "no"})
         assert (await family.requests.resume("default", job_id, after=0)).applied
-        again = await family.store.claim_step(StepRef(job_id, 1, 0))
+        again = await claim_step(family.store, StepRef(job_id, 1, 0))
         assert again is not None
         done = await family.store.succeed_step(again, {}, None, take=ClaimRequest(Pool.IO))
         assert done.status is StepStatus.SUCCEEDED
@@ -342,7 +343,7 @@ def test_a_child_has_its_own_agents_strategy_and_loop(play: Any) -> None:
             await family.run(SKILL, "plan-it", version, f"Plan {version}.")
         parent = await family.parent(loop={"max_rounds": 2, "until": ["query"]})
         born = await family.delegate(parent, child(agent="looper"), child(agent="plain"), child())
-        claims = [await family.store.claim_stage(one, [JobStatus.QUEUED]) for one in born]
+        claims = [await claim_stage(family.store, one, [JobStatus.QUEUED]) for one in born]
         assert [claim and claim.loop for claim in claims] == [
             {"max_rounds": 3, "prompt": {"name": "plan-it", "text": "Plan 2."}},
             None,
@@ -375,7 +376,7 @@ def test_a_gathered_step_goes_on_after_an_earlier_failure(play: Any) -> None:
         plan = Plan.model_validate({"calls": [{"tool_name": "sim_read", "arguments": {}}] * 2})
         job_id = new_id()
         await family.requests.submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
-        stage = await family.store.claim_stage(job_id, [JobStatus.QUEUED])
+        stage = await claim_stage(family.store, job_id, [JobStatus.QUEUED])
         assert stage is not None
         moved = await family.store.accept_plan(stage, "model", {}, compiled(plan), [], take=ClaimRequest(Pool.IO, 2))
         first, second = moved.taken
@@ -387,11 +388,11 @@ def test_a_gathered_step_goes_on_after_an_earlier_failure(play: Any) -> None:
         told = await family.told_of(children[0])
         assert told is not None
         assert [step.index for step in told.result.ready] == [1]
-        gathering = await family.store.claim_step(second.ref)
+        gathering = await claim_step(family.store, second.ref)
         assert gathering is not None
-        handed_back = await family.store.release_step(gathering)
+        handed_back = await family.store.release(gathering)
         assert [step.index for step in handed_back.ready] == [1]
-        again = await family.store.claim_step(second.ref)
+        again = await claim_step(family.store, second.ref)
         assert again is not None
         assert (await family.store.succeed_step(again, {"value": "v"}, None)).job_status is JobStatus.RESPONDING
         assert [row["status"] for row in await children_of(family.database, job_id)] == ["completed", "cancelled"]

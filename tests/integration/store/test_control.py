@@ -19,10 +19,11 @@ from planq.shared.kernel.states import AfterSteps, JobStatus, OnFailure, Pool, S
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
-from planq.shared.kernel.wakes import PlanWake, StepWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, InternalFault
 from planq.shared.subjects.jobs.store import Verdict
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.plans import compiled
 from tests.support.requests import OpenRequestStore
 from tests.support.stored import DID_IT
@@ -59,14 +60,14 @@ class Rows:
         return job_id
 
     async def accept(self, job_id: Any, *tools: str, follow: FollowUp = ONE_ROUND) -> Any:
-        claim = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(self.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
         calls = [{"tool_name": f"sim_{tool}", "arguments": {}} for tool in tools]
         steps = compiled(Plan.model_validate({"calls": calls}))
         return await self.store.accept_plan(claim, "caller", {"calls": calls}, steps, [], follow=follow)
 
     async def claim(self, job_id: Any, index: int) -> Any:
-        return await self.store.claim_step(StepRef(job_id, 0, index))
+        return await claim_step(self.store, StepRef(job_id, 0, index))
 
     async def succeed(self, job_id: Any, index: int, output: Any = None) -> None:
         claim = await self.claim(job_id, index)
@@ -79,7 +80,7 @@ class Rows:
         return await self.requests.job("default", job_id)
 
     async def answer(self, job_id: Any, status: JobStatus = JobStatus.COMPLETED) -> None:
-        claim = await self.store.claim_stage(job_id, [JobStatus.RESPONDING])
+        claim = await claim_stage(self.store, job_id, [JobStatus.RESPONDING])
         assert claim is not None
         answer = "answered" if status is JobStatus.COMPLETED else None
         assert await self.store.end_job(claim, status, answer, None if answer else BOOM, [])
@@ -113,7 +114,7 @@ def test_a_paused_job_begins_nothing_and_its_time_stands_still(play: Any) -> Non
         for paused in (queued, job):
             assert (await rows.requests.pause("default", paused)).applied
             assert not (await rows.requests.pause("default", paused)).applied
-        assert await rows.store.claim_stage(queued, [JobStatus.QUEUED]) is None
+        assert await claim_stage(rows.store, queued, [JobStatus.QUEUED]) is None
         assert await rows.claim(job, 0) is None
         await rows.run("UPDATE jobs SET wake_at = now(), paused_at = now() - interval '1 h'")
         await rows.run("UPDATE steps SET wake_at = now()")
@@ -123,7 +124,7 @@ def test_a_paused_job_begins_nothing_and_its_time_stands_still(play: Any) -> Non
         assert await rows.worker_registry.expired_jobs(10) == []
         asked = await rows.requests.resume("default", job)
         assert asked.applied
-        assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [0, 1]
+        assert [wake.ref.index for wake in asked.wakes if not wake.ref.is_stage] == [0, 1]
         row, _ = await rows.job(job)
         left = await rows.run(
             "SELECT deadline - now() AS plan, expires_at - now() AS job FROM jobs WHERE id = %s", job
@@ -131,7 +132,7 @@ def test_a_paused_job_begins_nothing_and_its_time_stands_still(play: Any) -> Non
         assert row["paused_at"] is None
         assert timedelta(minutes=59) < left[0]["plan"] < timedelta(minutes=61)
         assert timedelta(minutes=59) < left[0]["job"] < timedelta(minutes=61)
-        assert (await rows.requests.resume("default", queued)).wakes == [PlanWake(queued, 1)]
+        assert (await rows.requests.resume("default", queued)).wakes == [Wake.plan(queued, 1)]
         assert not (await rows.requests.resume("default", queued)).applied
         assert await rows.claim(job, 0) is not None
 
@@ -147,7 +148,7 @@ def test_what_runs_in_a_paused_job_still_ends(play: Any) -> None:
         assert [step.index for step in moved.ready] == [1]
         assert await rows.claim(job, 1) is None
         asked = await rows.requests.resume("default", job)
-        assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [1]
+        assert [wake.ref.index for wake in asked.wakes if not wake.ref.is_stage] == [1]
         await rows.succeed(job, 1)
 
     play(scenario)
@@ -172,7 +173,7 @@ def test_a_job_that_records_failures_goes_on_with_what_was_cut_off_and_keeps_its
 
         assert (asked.status, asked.wakes) == (
             JobStatus.EXECUTING,
-            [StepWake(StepRef(job, 0, 2), Pool.IO, "sim_unsafe")],
+            [Wake(StepRef(job, 0, 2), Pool.IO, "sim_unsafe")],
         )
         row, steps = await rows.job(job)
         assert [step["status"] for step in steps] == ["failed", "succeeded", "ready", "pending"]
@@ -193,14 +194,14 @@ def test_a_job_whose_planning_failed_in_a_later_round_plans_that_round_again(pla
         job = await rows.submit()
         await rows.accept(job, "read", follow=RECORDED)
         await rows.fail(job, 0)
-        stage = await rows.store.claim_stage(job, [JobStatus.PLANNING])
+        stage = await claim_stage(rows.store, job, [JobStatus.PLANNING])
         assert stage is not None
         assert await rows.store.end_job(stage, JobStatus.FAILED, None, BOOM, [])
 
         asked = await rows.requests.resume("default", job, after=0)
 
         assert asked.applied
-        again = await rows.store.claim_stage(job, [JobStatus.QUEUED])
+        again = await claim_stage(rows.store, job, [JobStatus.QUEUED])
         assert again is not None
         assert (again.round, again.next_index, len(again.rounds)) == (1, 1, 1)
         assert [step["status"] for step in (await rows.job(job))[1]] == ["failed"]
@@ -219,7 +220,7 @@ def test_a_completed_job_with_failures_is_resumed_and_keeps_what_succeeded(play:
         await rows.answer(job)
         asked = await rows.requests.resume("default", job, after=0)
         assert (asked.applied, asked.status) == (True, JobStatus.EXECUTING)
-        assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [1]
+        assert [wake.ref.index for wake in asked.wakes if not wake.ref.is_stage] == [1]
         row, steps = await rows.job(job)
         assert (row["answer"], row["finished_at"], row["resumes"], row["open_steps"]) == (None, None, 1, 2)
         assert [s["status"] for s in steps] == [StepStatus.SUCCEEDED, StepStatus.READY, StepStatus.PENDING]
@@ -266,7 +267,7 @@ def test_a_job_whose_stage_failed_is_resumed_at_that_stage(play: Any, where: str
             await rows.succeed(job, 0)
             await rows.answer(job, JobStatus.FAILED)
         else:
-            claim = await rows.store.claim_stage(job, [JobStatus.QUEUED])
+            claim = await claim_stage(rows.store, job, [JobStatus.QUEUED])
             assert claim is not None
             if where == "refused":
                 assert (await rows.store.refuse_plan(claim, "model", {}, [{"error": "bad"}], [])).applied
@@ -278,7 +279,7 @@ def test_a_job_whose_stage_failed_is_resumed_at_that_stage(play: Any, where: str
         assert (asked.applied, asked.status, len(asked.wakes)) == (True, expected, 1)
         row, _ = await rows.job(job)
         assert (row["status"], row["error"]) == (expected, None)
-        assert await rows.store.claim_stage(job, [expected]) is not None
+        assert await claim_stage(rows.store, job, [expected]) is not None
 
     play(scenario)
 
@@ -356,7 +357,7 @@ def test_a_question_is_answered_once(play: Any, outcome: Settlement) -> None:
             Settlement.DID_NOT_HAPPEN: ("executing", "ready", "pending", [0]),
             Settlement.UNKNOWN: ("responding", "failed", "skipped", []),
         }
-        woken = [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)]
+        woken = [wake.ref.index for wake in asked.wakes if not wake.ref.is_stage]
         assert (row["status"], steps[0]["status"], steps[1]["status"], woken) == expected[outcome]
         assert row["open_questions"] == 0
 
@@ -429,7 +430,7 @@ def test_a_retry_of_a_resumed_job_comes_when_it_is_due_and_no_later(play: Any) -
         assert (await rows.store.fail_step(await rows.claim(job, 0), BOOM, timedelta(seconds=2))).applied
         await rows.requests.pause("default", job)
         asked = await rows.requests.resume("default", job)
-        assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [1]
+        assert [wake.ref.index for wake in asked.wakes if not wake.ref.is_stage] == [1]
         due = await rows.run("SELECT wake_at = run_at AS at_its_time FROM steps WHERE index = 0")
         assert due == [{"at_its_time": True}]
 
@@ -480,7 +481,7 @@ def test_what_was_skipped_for_two_failures_holds_up_what_follows_once(play: Any)
 
     async def scenario(rows: Rows) -> None:
         job_id = await rows.submit()
-        claim = await rows.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(rows.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
         both = {"inputs": ["$0.output.value", "$1.output.value"]}
         calls = [*({"tool_name": "sim_read", "arguments": given} for given in ({}, {}, both))]

@@ -26,6 +26,7 @@ from planq.shared.subjects.retention.store import DELIVERIES, Retention
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
 from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from planq.shared.subjects.webhooks.rules import Delivery, DeliveryOutcome
+from tests.support.claiming import claim_stage
 from tests.support.clock import move_clock
 from tests.support.waiting import eventually
 
@@ -124,7 +125,7 @@ def test_an_answer_is_told_once_in_its_own_commit(database_url: str) -> None:
         await post.endpoint("job.completed")
         job_id = await post.job()
         jobs = PostgresJobStore(post.database, post.worker_id, as_called)
-        claim = await jobs.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(jobs, job_id, [JobStatus.QUEUED])
         assert claim is not None
         assert await jobs.end_job(claim, JobStatus.COMPLETED, "the answer", None, [])
         assert not await jobs.end_job(claim, JobStatus.COMPLETED, "the answer", None, [])

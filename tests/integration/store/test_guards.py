@@ -25,6 +25,7 @@ from planq.shared.subjects.batches.store import BatchStore, NewBatch
 from planq.shared.subjects.payloads.store import PayloadStore
 from planq.shared.subjects.questions.store import QuestionSweep
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
+from tests.support.claiming import claim_stage
 from tests.support.plans import compiled
 from tests.support.stored import DID_IT
 
@@ -35,7 +36,7 @@ async def moved_on(rows: Rows, *tools: str) -> tuple[Any, list[Any]]:
     """A job whose first step was given back and claimed again, and the claims that were made first."""
     job_id = await rows.executing(*tools)
     claims = [await rows.claim(job_id, index) for index in range(len(tools))]
-    assert (await rows.store.release_step(claims[0])).applied
+    assert (await rows.store.release(claims[0])).applied
     assert (await rows.claim(job_id, 0)).attempt == 2
     return job_id, claims
 
@@ -145,7 +146,7 @@ def test_a_suspect_whose_stage_has_moved_on_brings_no_retry_forward(play: Any) -
     async def scenario(rows: Rows) -> None:
         job_id = await rows.submit()
         for _ in range(2):
-            assert await rows.store.claim_stage(job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
+            assert await claim_stage(rows.store, job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
             await rows.run("UPDATE jobs SET stage_worker = NULL, deadline = NULL, wake_at = now()")
         await rows.run(
             "INSERT INTO suspects (job_id, round, index, tenant_id, attempt, pool, group_id, company, due_at) "
@@ -216,10 +217,10 @@ def test_a_tool_is_retired_only_while_a_worker_of_its_pool_says_so(play: Any) ->
 def test_a_stage_that_is_over_chains_no_tool(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         job_id = await rows.submit()
-        stale = await rows.store.claim_stage(job_id, [JobStatus.QUEUED])
+        stale = await claim_stage(rows.store, job_id, [JobStatus.QUEUED])
         assert stale is not None
-        assert await rows.store.release_stage(stale)
-        assert await rows.store.claim_stage(job_id, [JobStatus.PLANNING]) is not None
+        assert await rows.store.release(stale)
+        assert await claim_stage(rows.store, job_id, [JobStatus.PLANNING]) is not None
         (step,) = compiled(Plan.model_validate({"calls": [{"tool_name": "sim_read", "arguments": {}}]}))
         assert not (await rows.store.chain_tool(stale, {"a": 1}, None, step, [])).applied
         assert (await rows.job(job_id))[0]["status"] == "planning"

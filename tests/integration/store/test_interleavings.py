@@ -35,6 +35,7 @@ from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets
 from tests.integration.store.test_turns import Talk
 from tests.support.batches import admitted, end_jobs, item, settled, stored_batch
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.conversations import message
 from tests.support.plans import compiled
 from tests.support.sessions import crossed, raced
@@ -68,7 +69,7 @@ class Side:
     async def executing(self, *calls: dict[str, Any], taken: int = 0, **fields: Any) -> Any:
         """Accept a plan of these calls for a job; return its id, and the claims of the steps that were taken."""
         job_id = await self.submit(**fields)
-        claim = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
+        claim = await claim_stage(self.store, job_id, [JobStatus.QUEUED])
         assert claim is not None
         steps = compiled(Plan.model_validate({"calls": list(calls)}))
         take = ClaimRequest(Pool.IO, taken)
@@ -153,7 +154,7 @@ def test_what_is_being_reserved_beside_a_cut_is_held_like_what_was_reserved_befo
         job_id, taken = await side.executing(READ, READ, taken=1, budget={"max_model_calls": 1})
         if not of_step:
             job_id = await side.submit(budget={"max_model_calls": 1})
-            taken = [await side.store.claim_stage(job_id, [JobStatus.QUEUED])]
+            taken = [await claim_stage(side.store, job_id, [JobStatus.QUEUED])]
         holder = Holder(job_id, taken[0].attempt, 0, 0 if of_step else STAGE)
         wanted = ReservationRequest(400, 600, 600, model_calls=1, may_ask=False, call_id=uuid4())
         reserved, _, waited = await meet(
@@ -170,9 +171,9 @@ def test_a_failure_dooms_nothing_that_waits_for_a_step_which_is_just_being_claim
         job_id, _ = await side.executing(
             {**READ, "depends_on": [2]}, {**READ, "depends_on": []}, {**READ, "depends_on": []}
         )
-        failing = await side.store.claim_step(StepRef(job_id, 0, 1))
+        failing = await claim_step(side.store, StepRef(job_id, 0, 1))
         later, failed, waited = await meet(
-            lambda one: one.store.claim_step(StepRef(job_id, 0, 2)),
+            lambda one: claim_step(one.store, StepRef(job_id, 0, 2)),
             lambda other: other.store.fail_step(failing, BOOM, None),
         )
         assert (failed.applied, waited) == (True, True)
@@ -197,7 +198,7 @@ async def ends(side: Side, claim: Any) -> bool:
 def test_a_job_ends_while_its_endpoint_is_being_removed(race: Any) -> None:
     async def scenario(side: Side, meet: Any) -> None:
         hook = await endpoint(side)
-        claim = await side.store.claim_stage(await side.submit(), [JobStatus.QUEUED])
+        claim = await claim_stage(side.store, await side.submit(), [JobStatus.QUEUED])
         _, ended, waited = await meet(
             lambda one: WebhookStore(one.database).delete("default", hook), lambda other: ends(other, claim)
         )
@@ -211,7 +212,7 @@ def test_a_job_ends_while_its_endpoint_is_being_removed(race: Any) -> None:
 def test_what_an_end_just_tells_an_endpoint_goes_with_it(race: Any, removed: bool) -> None:
     async def scenario(side: Side, meet: Any) -> None:
         hook = await endpoint(side)
-        claim = await side.store.claim_stage(await side.submit(), [JobStatus.QUEUED])
+        claim = await claim_stage(side.store, await side.submit(), [JobStatus.QUEUED])
 
         async def goes(other: Side) -> Any:
             hooks = WebhookStore(other.database)
@@ -247,7 +248,7 @@ def test_two_questions_at_once_are_counted(race: Any) -> None:
         claims = []
         for _ in range(2):
             job_id, _ = await side.executing(READ)
-            claims.append(await side.store.claim_step(StepRef(job_id, 0, 0)))
+            claims.append(await claim_step(side.store, StepRef(job_id, 0, 0)))
         asked = StepQuestion(QuestionKind.FORM, "Where to?", {"type": "object"})
 
         async def second(other: Side) -> Any:
@@ -393,7 +394,7 @@ def test_a_batch_that_is_cancelled_and_ends_below_it_do_not_wait_in_a_circle(cro
                 *(batch, line, str(line), job_id),
             )
             await side.run("UPDATE jobs SET batch_id = %s, batch_line = %s WHERE id = %s", batch, line, job_id)
-        claims = [await side.store.claim_stage(job_id, [JobStatus.QUEUED]) for job_id in (child, between, last)]
+        claims = [await claim_stage(side.store, job_id, [JobStatus.QUEUED]) for job_id in (child, between, last)]
         ended, cancelled = await meet(
             ("SELECT 1 FROM jobs WHERE id = %s FOR NO KEY UPDATE", between),
             lambda one: end_all(one, *claims),

@@ -18,6 +18,7 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from tests.integration.store.test_control import BOOM, Rows, play
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.clock import move_clock
 from tests.support.plans import TOOLS
 
@@ -43,7 +44,7 @@ async def executing(
 ) -> Any:
     """Submit a job and accept a plan of calls of these tools, one after the other; returns what that led to."""
     job_id = await rows.submit()
-    claim = await (store or rows.store).claim_stage(job_id, [JobStatus.QUEUED])
+    claim = await claim_stage((store or rows.store), job_id, [JobStatus.QUEUED])
     assert claim is not None
     calls = [{"tool_name": name, "arguments": {}, "depends_on": [n - 1] if n else []} for n, name in enumerate(tools)]
     steps = compile_plan(Plan.model_validate({"calls": calls}), TOOLS).steps
@@ -87,7 +88,7 @@ def test_a_worker_claims_only_what_it_can_run(play: Any, mine: Any, others: Any,
         if others:
             await worker(rows, *others)
         ref, _ = await executing(rows, ME)
-        assert (await store.claim_step(ref) is not None) is claims
+        assert (await claim_step(store, ref) is not None) is claims
 
     play(scenario)
 
@@ -104,8 +105,8 @@ def test_what_follows_is_not_taken_over_by_a_worker_that_cannot_run_it(play: Any
         result = await store.succeed_step(first, {"value": "v"}, None, take=take)
         assert (result.taken, [step.index for step in result.ready]) == ((), [1])
         second = StepRef(ref.job_id, 0, 1)
-        assert await store.hand_on_steps([second]) == [second]
-        claim = await other.claim_step(second)
+        assert await store.hand_on([second]) == [second]
+        claim = await claim_step(other, second)
         assert claim is not None
         result = await other.fail_step(claim, BOOM, timedelta(0), take=take)
         assert result.applied
@@ -117,10 +118,10 @@ def test_a_step_without_a_worker_is_put_aside_and_goes_on_when_one_comes(play: A
     async def scenario(rows: Rows) -> None:
         _, store = await worker(rows, ELSE)
         ref, _ = await executing(rows, ME)
-        assert await store.hand_on_steps([ref]) == []
+        assert await store.hand_on([ref]) == []
         step = await away(rows, ref)
         assert (step["status"], step["attempt"], step["is_aside"]) == ("ready", 0, True)
-        assert await store.hand_on_steps([ref]) == []
+        assert await store.hand_on([ref]) == []
         kinds = await rows.run("SELECT kind FROM events WHERE job_id = %s AND kind = 'step_awaits_tool'", ref.job_id)
         assert len(kinds) == 1, "it is told once"
         (told,) = await rows.worker_registry.awaited_tools()
@@ -133,8 +134,8 @@ def test_a_step_without_a_worker_is_put_aside_and_goes_on_when_one_comes(play: A
         assert [wake.ref for wake in await rows.worker_registry.take_due_wakes(10)] == [ref]
         assert (await away(rows, ref))["tool_away_since"] is None
         await rows.worker_registry.forget(id)
-        assert await store.hand_on_steps([ref]) == []
-        assert await able.claim_step(ref) is not None
+        assert await store.hand_on([ref]) == []
+        assert await claim_step(able, ref) is not None
         assert (await away(rows, ref))["tool_away_since"] is None, "a claim ends the wait"
 
     play(scenario)
@@ -156,7 +157,7 @@ def test_a_step_that_has_waited_for_its_tool_for_too_long_fails(play: Any, is_pa
     async def scenario(rows: Rows) -> None:
         _, store = await worker(rows, ELSE)
         ref, _ = await executing(rows, ME, "sim_pure")
-        await store.hand_on_steps([ref])
+        await store.hand_on([ref])
         await move_clock(rows.database, timedelta(minutes=9))
         assert await rows.worker_registry.missed_tools(10) == []
         if is_paused:
@@ -185,11 +186,11 @@ def test_a_step_that_was_claimed_at_the_last_moment_misses_no_tool(play: Any) ->
     async def scenario(rows: Rows) -> None:
         _, store = await worker(rows, ELSE)
         ref, _ = await executing(rows, ME)
-        await store.hand_on_steps([ref])
+        await store.hand_on([ref])
         await move_clock(rows.database, timedelta(minutes=11))
         (missed,) = await rows.worker_registry.missed_tools(10)
         _, able = await worker(rows, MINE)
-        assert await able.claim_step(ref) is not None
+        assert await claim_step(able, ref) is not None
         assert not (await rows.worker_registry.miss_tool(missed, BOOM)).applied
 
     play(scenario)

@@ -24,6 +24,7 @@ from planq.shared.platform.errors import ErrorRecord
 from planq.shared.subjects.jobs.store import Verdict
 from planq.shared.subjects.questions.store import QuestionSweep
 from tests.integration.store.test_child_jobs import Family, child, play
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.plans import compiled
 from tests.support.stored import BOOM, DID_IT
 
@@ -53,7 +54,7 @@ class Lineage(Family):
         return self
 
     async def _executing(self, job_id: UUID) -> StepClaim:
-        stage = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
+        stage = await claim_stage(self.store, job_id, [JobStatus.QUEUED])
         assert stage is not None
         moved = await self.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Pool.IO))
         return next(taken for taken in moved.taken if isinstance(taken, StepClaim))
@@ -115,7 +116,7 @@ def test_a_question_that_ends_with_its_job_gives_the_rest_back(play: Any, ended:
             (sibling,) = [row["id"] for row in await family.run(query, middle, asking)]
             await family.end(sibling)
             assert await family.told_of(sibling) is not None
-            gathering = await family.store.claim_step(StepRef(middle, 0, 0))
+            gathering = await claim_step(family.store, StepRef(middle, 0, 0))
             assert gathering is not None
             assert (await family.store.succeed_step(gathering, {"value": "v"}, None)).applied
             before[1] = None  # its plan is over
@@ -162,7 +163,7 @@ def test_a_child_that_is_held_back_begins_with_the_time_that_people_did_not_take
         await lineage.wait(60)
         await family.run("UPDATE jobs SET created_at = created_at - interval '1 h'")
         assert (await family.requests.settle("default", first, 0, HAPPENED)).applied
-        responding = await family.store.claim_stage(first, [JobStatus.RESPONDING])
+        responding = await claim_stage(family.store, first, [JobStatus.RESPONDING])
         assert responding is not None
         assert await family.store.end_job(responding, JobStatus.COMPLETED, "done", None, [])
         assert await family.told_of(first) is not None

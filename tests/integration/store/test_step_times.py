@@ -12,6 +12,7 @@ from planq.shared.kernel.states import JobStatus, Settlement
 from planq.shared.platform.database import Database
 from planq.shared.subjects.jobs.store import Verdict
 from tests.integration.store.test_control import BOOM, Rows
+from tests.support.claiming import claim_stage
 from tests.support.stored import DID_IT
 
 
@@ -44,7 +45,7 @@ def test_the_time_that_a_person_takes_is_not_the_time_of_the_step(database_url: 
             _, (step,) = await rows.job(job)
             assert step["started_at"] is None
             await rows.succeed(job, 0)
-        stage = await rows.store.claim_stage(job, [JobStatus.RESPONDING])
+        stage = await claim_stage(rows.store, job, [JobStatus.RESPONDING])
         assert stage is not None
         (result,) = await rows.requests.results(stage)
         if outcome is Settlement.DID_NOT_HAPPEN:
@@ -58,7 +59,7 @@ def test_the_time_that_a_person_takes_is_not_the_time_of_the_step(database_url: 
 def test_a_step_that_is_handed_back_begins_anew_and_a_retried_one_does_not(database_url: str) -> None:
     async def scenario(rows: Rows) -> None:
         job = await rows.executing("read", "read")
-        assert (await rows.store.release_step(await rows.claim(job, 0))).applied
+        assert (await rows.store.release(await rows.claim(job, 0))).applied
         assert (await rows.store.fail_step(await rows.claim(job, 1), BOOM, timedelta(0))).applied
         _, (given_back, retried) = await rows.job(job)
         assert given_back["started_at"] is None

@@ -18,6 +18,7 @@ from planq.shared.kernel.job_store import ClaimRequest, TransitionResult
 from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.signals import ENDED
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
+from tests.support.claiming import claim_stage, claim_steps
 from tests.support.plans import compiled
 
 IO = ClaimRequest(Pool.IO)
@@ -37,7 +38,7 @@ def steps_of(calls: Sequence[dict[str, Any]]) -> Any:
 
 
 async def planning(rows: Rows) -> StageClaim:
-    claim = await rows.store.claim_stage(await rows.submit(), [JobStatus.QUEUED])
+    claim = await claim_stage(rows.store, await rows.submit(), [JobStatus.QUEUED])
     assert claim is not None
     return claim
 
@@ -126,9 +127,9 @@ def test_the_last_step_brings_respond_with_its_results(play: Any) -> None:  # no
         assert stage.results is not None
         assert stage.results == await rows.requests.results(stage)
         assert [result.arguments for result in stage.results] == [{}, {"inputs": ["v"]}]
-        assert await rows.store.claim_stage(job_id, [JobStatus.RESPONDING]) is None
-        assert await rows.store.release_stage(stage)
-        again = await rows.store.claim_stage(job_id, [JobStatus.RESPONDING])
+        assert await claim_stage(rows.store, job_id, [JobStatus.RESPONDING]) is None
+        assert await rows.store.release(stage)
+        again = await claim_stage(rows.store, job_id, [JobStatus.RESPONDING])
         assert again is not None
         assert again == replace(stage, attempt=3, time_left=again.time_left)
 
@@ -171,7 +172,7 @@ def test_nothing_of_a_paused_job_is_taken(play: Any) -> None:  # noqa: F811
             assert moved.taken == ()
             assert (await rows.requests.resume("default", claim.job_id)).applied
         assert moved.job_status is JobStatus.RESPONDING
-        assert await rows.store.claim_stage(claim.job_id, [JobStatus.RESPONDING]) is not None
+        assert await claim_stage(rows.store, claim.job_id, [JobStatus.RESPONDING]) is not None
 
     play(scenario)
 
@@ -195,7 +196,7 @@ def test_a_transition_that_comes_too_late_takes_nothing(play: Any) -> None:  # n
         job_id, moved = await accepted(rows, CHAIN)
         (claim,) = moved.taken
         assert isinstance(claim, StepClaim)
-        assert (await rows.store.release_step(claim)).applied
+        assert (await rows.store.release(claim)).applied
         for late in (
             await rows.store.succeed_step(claim, {"value": "v"}, None, take=IO),
             await rows.store.fail_step(claim, BOOM, None, take=IO),
@@ -234,12 +235,12 @@ def test_steps_of_a_chunk_are_claimed_once(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         job_id, _ = await accepted(rows, FAN, None)
         refs = [StepRef(job_id, 0, index) for index in (3, 1, 0, 9)]
-        chunks = await asyncio.gather(*(rows.store.claim_steps(refs) for _ in range(4)))
+        chunks = await asyncio.gather(*(claim_steps(rows.store, refs) for _ in range(4)))
         assert sorted(claim.ref.index for chunk in chunks for claim in chunk) == [0, 1, 3]
-        assert await rows.store.claim_steps([]) == []
-        assert [claim.ref.index for claim in await rows.store.claim_steps([StepRef(job_id, 0, 2)])] == [2]
+        assert await claim_steps(rows.store, []) == []
+        assert [claim.ref.index for claim in await claim_steps(rows.store, [StepRef(job_id, 0, 2)])] == [2]
         with pytest.raises(ValueError, match="one round of one job"):
-            await rows.store.claim_steps([StepRef(job_id, 0, 0), StepRef(job_id, 1, 0)])
+            await claim_steps(rows.store, [StepRef(job_id, 0, 0), StepRef(job_id, 1, 0)])
 
     play(scenario)
 

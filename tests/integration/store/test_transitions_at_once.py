@@ -24,12 +24,12 @@ from planq.shared.kernel.questions import FailStep
 from planq.shared.kernel.states import JobStatus, Pool, Settlement
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.sweep import ExpiredJob, ExpiredPlan
-from planq.shared.kernel.wakes import StepWake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import ErrorRecord, InternalFault
 from planq.shared.subjects.jobs.store import Verdict
 from planq.shared.subjects.questions.store import QuestionSweep
 from tests.integration.store.test_control import BOOM, Rows
+from tests.support.claiming import claim_stage, claim_step, claim_steps
 from tests.support.plans import compiled
 from tests.support.stored import DID_IT
 from tests.support.tiers import some
@@ -101,11 +101,11 @@ class Storm(Rows):
 
     async def take(self, job: UUID, ref: StepRef) -> None:
         store = self.random.choice(self.stores)
-        stage = await store.claim_stage(job, STAGES)
+        stage = await claim_stage(store, job, STAGES)
         if stage is not None:
             self.stages.append((store, stage))
         refs = [StepRef(job, 0, index) for index in range(len(CALLS)) if self.random.random() < 0.3]
-        self.keep(store, await store.claim_steps(refs))
+        self.keep(store, await claim_steps(store, refs))
 
     async def claim_suspects(self, job: UUID, ref: StepRef) -> None:
         store = self.random.choice(self.stores)
@@ -126,7 +126,7 @@ class Storm(Rows):
             lambda: store.fail_step(claim, BOOM, None, take=take),
             lambda: store.fail_step(claim, BOOM, soon, take=take),
             lambda: store.suspend_step(claim, soon, output),
-            lambda: store.release_step(claim),
+            lambda: store.release(claim),
             lambda: store.ask_step(claim, DID_IT, UNKNOWN),
         ]
         moved = await self.random.choice(ways)()
@@ -147,7 +147,7 @@ class Storm(Rows):
 
     async def finish_stage(self, store: PostgresJobStore, stage: StageClaim, how: str) -> None:
         if how == "release":
-            await store.release_stage(stage)
+            await store.release(stage)
         elif stage.status is JobStatus.RESPONDING:
             status = JobStatus.FAILED if how == "fail" else JobStatus.COMPLETED
             await store.end_job(stage, status, "a", BOOM if how == "fail" else None, [])
@@ -234,11 +234,11 @@ class Storm(Rows):
             await self.let_time_pass()
             wakes = await self.sweep()
             for wake in wakes:
-                if isinstance(wake, StepWake):
-                    claim = await store.claim_step(wake.ref)
+                if not wake.ref.is_stage:
+                    claim = await claim_step(store, wake.ref)
                     if claim is not None:
                         assert (await store.succeed_step(claim, {"value": "v"}, None)).applied
-                elif (stage := await store.claim_stage(wake.job_id, STAGES)) is not None:
+                elif (stage := await claim_stage(store, wake.job_id, STAGES)) is not None:
                     await self.finish_stage(store, stage, "end")
             # The sweep itself may have opened a stage, whose wake-up is due only after time has passed once more.
             still = not wakes and not await self.run("SELECT 1 FROM steps WHERE status IN ('running', 'waiting')")

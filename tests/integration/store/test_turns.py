@@ -20,12 +20,13 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import AfterSteps, JobStatus, Pool, Strategy
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import Conflict, ErrorRecord
 from planq.shared.subjects.conversations.rules import STOPPED, TOO_LONG
 from planq.shared.subjects.conversations.store import Arrival, InboundResult, TurnReader
 from planq.shared.subjects.jobs.store import RequestStore
+from tests.support.claiming import claim_stage
 from tests.support.conversations import Thread, message
 from tests.support.plans import compiled
 
@@ -50,7 +51,7 @@ class Talk(Thread):
 
     async def try_claim(self, received: InboundResult) -> StageClaim | None:
         assert received.job_id is not None
-        return await self.jobs.claim_stage(received.job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
+        return await claim_stage(self.jobs, received.job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
 
     async def calls(self, claim: StageClaim) -> StepClaim:
         """Let a planned round call an unsafe tool, with a further round after it."""
@@ -97,7 +98,7 @@ def test_a_queued_turn_is_held_and_its_time_runs_from_its_beginning(play: Any) -
         assert (first.outcome, first.begins, second.begins) == (Arrival.ACCEPTED, True, False)
         assert await talk.try_claim(second) is None
         assert await talk.column(second.job_id, "expires_at") is None
-        assert await talk.answers(await talk.claim(first)) == (PlanWake(second.job_id),)
+        assert await talk.answers(await talk.claim(first)) == (Wake.plan(second.job_id),)
         assert await talk.store.settle(first.job_id) == (), "once"
         left = await talk.column(second.job_id, "extract(epoch FROM expires_at - planq_now())::int")
         assert 45 <= left <= 50
@@ -151,7 +152,7 @@ def test_interrupt_cancels_what_runs_and_keeps_what_was_done(play: Any, begun: b
             await talk.calls(await talk.claim(first))
         second = await talk.says("two", policy=Policy.INTERRUPT)
         assert second.ended == (first.job_id,)
-        assert (second.begins, second.wakes) == (True, (PlanWake(second.job_id),))
+        assert (second.begins, second.wakes) == (True, (Wake.plan(second.job_id),))
         rows = await talk.rows(first.conversation_id)
         assert rows[-1] == ("outbound", "")
         calls = [(kind, content) for kind, content in rows if kind.startswith("tool")]
@@ -174,7 +175,7 @@ def test_a_held_turn_that_is_cancelled_is_passed_over(play: Any) -> None:
         first, second, third = [await talk.says(text) for text in ("one", "two", "three")]
         await talk.requests.cancel("default", second.job_id)
         assert await talk.store.settle(second.job_id) == ()
-        assert await talk.answers(await talk.claim(first), "1") == (PlanWake(third.job_id),)
+        assert await talk.answers(await talk.claim(first), "1") == (Wake.plan(third.job_id),)
         await talk.answers(await talk.claim(third), "3", JobStatus.FAILED)
         told = [text for direction, text in await talk.rows(first.conversation_id) if direction == "outbound"]
         assert told == ["", "1", ""]
@@ -201,12 +202,12 @@ def test_merge_is_taken_in_by_the_next_round_and_stays_the_same(play: Any) -> No
         assert isinstance(following, StageClaim)
         assert [record.merged for record in following.rounds] == [("more",)]
         late = await talk.says("too late", policy=Policy.MERGE)
-        await talk.jobs.release_stage(following)
+        await talk.jobs.release(following)
         again = await talk.claim(first)
         assert again.rounds == following.rounds, "the same at every claim of a round"
         wakes = await talk.answers(again)
         (row,) = await talk.run("SELECT * FROM conversation_messages WHERE id = %s", late.message_id)
-        assert (row["status"], wakes) == ("received", (PlanWake(row["job_id"]),))
+        assert (row["status"], wakes) == ("received", (Wake.plan(row["job_id"]),))
         assert (await talk.column(row["job_id"], "input")) == "too late"
         shown = await talk.turns.history("default", first.conversation_id, row["job_id"])
         assert [one.text for one in reversed(shown) if one.text] == ["one", "more", "done"]
@@ -235,7 +236,7 @@ def test_a_burst_becomes_one_job_until_somebody_begins_it(play: Any) -> None:
         assert (fourth.outcome, fifth.outcome) == (Arrival.GATHERED, Arrival.ACCEPTED)
         sixth = await talk.says("six", **burst)
         assert (sixth.outcome, sixth.job_id) == (Arrival.GATHERED, fifth.job_id), "a held job gathers, too"
-        assert await talk.answers(claim) == (PlanWake(fifth.job_id),)
+        assert await talk.answers(claim) == (Wake.plan(fifth.job_id),)
         assert (await talk.claim(fifth)).input == "five\nsix"
 
     play(scenario)
@@ -253,7 +254,7 @@ def test_a_turn_that_failed_is_resumed_only_where_no_other_is_active(play: Any) 
         assert resumed.applied
         third = await talk.says("three")
         assert not third.begins
-        assert await talk.answers(await talk.claim(first), "at last") == (PlanWake(third.job_id),)
+        assert await talk.answers(await talk.claim(first), "at last") == (Wake.plan(third.job_id),)
         told = [text for direction, text in await talk.rows(first.conversation_id) if direction == "outbound"]
         assert told[-1] == "at last"
 

@@ -10,7 +10,7 @@ import pytest
 from planq.shared.agentic.agents.naming import NamedAgent
 from planq.shared.agentic.turns.messages import Policy
 from planq.shared.kernel.states import Strategy
-from planq.shared.kernel.wakes import PlanWake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.subjects.conversations.store import Arrival, InboundResult, OtherAgent
 from tests.integration.store.test_turns import Talk, play
 
@@ -42,10 +42,10 @@ def test_a_message_for_another_agent_is_not_added_to_a_turn_that_waits(play: Pla
         later = await asks(talk, "poet", "a second rhyme", **how)
         assert (critic.outcome, later.outcome) == (Arrival.ACCEPTED, Arrival.ACCEPTED), "in the order of messages"
         assert len({first.job_id, poet.job_id, critic.job_id, later.job_id}) == 4
-        assert await talk.answers(claim) == (PlanWake(poet.job_id, agent="poet"),)
+        assert await talk.answers(claim) == (Wake.plan(poet.job_id, name="poet"),)
         claim = await talk.claim(poet)
         assert (claim.input, claim.agent_name) == ("a rhyme\nand metre", "poet")
-        assert await talk.answers(claim) == (PlanWake(critic.job_id, agent="critic"),)
+        assert await talk.answers(claim) == (Wake.plan(critic.job_id, name="critic"),)
 
     play(scenario)
 

@@ -104,7 +104,7 @@ async def prepared(rows: Rows, history: History) -> tuple[StepClaim, list[int]]:
     if history.is_paused:
         assert (await rows.requests.pause("default", job_id)).applied
     if history.is_late:
-        assert (await rows.store.release_step(claim)).applied
+        assert (await rows.store.release(claim)).applied
     first = claim.ref.index + 1
     return claim, list(range(first, min(first + history.run, end)))
 
@@ -208,7 +208,7 @@ def test_what_has_run_is_stored_where_nothing_more_is_taken_over(play: Any) -> N
 def test_a_run_whose_first_step_was_taken_back_leaves_nothing(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         claim, job_id = await begun(rows, calls_of(3))
-        assert (await rows.store.release_step(claim)).applied
+        assert (await rows.store.release(claim)).applied
         assert await rows.store.succeed_step(
             claim, text(0), None, unit=ran(claim, 1, 2), take=IO
         ) == TransitionResult(False)

@@ -31,6 +31,7 @@ from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.jobs.find import found_jobs
 from planq.shared.subjects.jobs.job_view import JobView
 from planq.shared.subjects.jobs.selection import JobFilter
+from tests.support.claiming import claim_stage, claim_step
 from tests.support.plans import TOOLS
 from tests.support.requests import OpenRequestStore
 
@@ -61,7 +62,7 @@ async def submitted(requests: OpenRequestStore, text: str = "x", tenant: str = "
 async def planned(requests: OpenRequestStore, store: PostgresJobStore, steps: int) -> UUID:
     """Return an executing job of so many independent steps."""
     job_id = await submitted(requests)
-    claim = await store.claim_stage(job_id, [JobStatus.QUEUED])
+    claim = await claim_stage(store, job_id, [JobStatus.QUEUED])
     assert claim is not None
     plan = {"calls": [{"tool_name": "sim_pure", "arguments": {"value": str(index)}} for index in range(steps)]}
     moved = await store.accept_plan(claim, "caller", plan, compile_plan(Plan.model_validate(plan), TOOLS).steps, [])
@@ -70,13 +71,13 @@ async def planned(requests: OpenRequestStore, store: PostgresJobStore, steps: in
 
 
 async def succeed(store: PostgresJobStore, job_id: UUID, index: int, output: Any) -> None:
-    claim = await store.claim_step(StepRef(job_id, 0, index))
+    claim = await claim_step(store, StepRef(job_id, 0, index))
     assert claim is not None
     assert (await store.succeed_step(claim, output, None)).applied
 
 
 async def end(store: PostgresJobStore, job_id: UUID, answer: str) -> None:
-    claim = await store.claim_stage(job_id, [JobStatus.QUEUED])
+    claim = await claim_stage(store, job_id, [JobStatus.QUEUED])
     assert claim is not None
     assert await store.end_job(claim, JobStatus.COMPLETED, answer, None, [])
 
@@ -112,7 +113,7 @@ def test_every_round_of_a_job_is_seen_with_its_plan_and_its_steps(database_url: 
     async def work(requests: OpenRequestStore, store: PostgresJobStore) -> Any:
         job_id = await planned(requests, store, 2)
         await succeed(store, job_id, 0, {"value": "done"})
-        failing = await store.claim_step(StepRef(job_id, 0, 1))
+        failing = await claim_step(store, StepRef(job_id, 0, 1))
         assert failing is not None
         after = await store.fail_step(failing, ErrorRecord("tool_error", "no"), None, take=ClaimRequest(Pool.IO))
         stage = after.taken[0]

@@ -18,6 +18,7 @@ from planq.shared.kernel.states import AfterSteps, JobStatus, OnFailure, Pool, P
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.platform.database import Database
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
+from tests.support.claiming import claim_stage, claim_steps
 from tests.support.plans import compiled
 from tests.support.sessions import raced
 
@@ -37,7 +38,7 @@ async def begun(
     rows: Rows, calls: Sequence[dict[str, Any]], follow: FollowUp = ONE_ROUND, **fields: Any
 ) -> tuple[Any, TransitionResult]:
     job_id = await rows.submit(**fields)
-    claim = await rows.store.claim_stage(job_id, [JobStatus.QUEUED])
+    claim = await claim_stage(rows.store, job_id, [JobStatus.QUEUED])
     assert claim is not None
     steps = compiled(Plan.model_validate({"calls": list(calls)}))
     return job_id, await rows.store.accept_plan(claim, "caller", {"calls": list(calls)}, steps, [], follow=follow)
@@ -67,7 +68,7 @@ def test_a_wide_plan_is_out_by_a_window_and_the_rest_is_claimed_by_nobody(play: 
         assert await places(rows, job_id) == (LEAST, 200 - LEAST)
         assert await rows.claim(job_id, LEAST) is None
         refs = [StepRef(job_id, 0, index) for index in range(LEAST - 1, 200)]
-        assert [claim.ref.index for claim in await rows.store.claim_steps(refs)] == [LEAST - 1]
+        assert [claim.ref.index for claim in await claim_steps(rows.store, refs)] == [LEAST - 1]
         assert await rows.worker_registry.open_windows(20) == 0
 
     play(scenario)
@@ -100,7 +101,7 @@ def test_a_worker_goes_on_with_the_longest_way(play: Any, together: int) -> None
 
     async def scenario(rows: Rows) -> None:
         job_id, _ = await begun(rows, [*firsts, *fan, tail])
-        claims = await rows.store.claim_steps([StepRef(job_id, 0, index) for index in range(together)])
+        claims = await claim_steps(rows.store, [StepRef(job_id, 0, index) for index in range(together)])
         takes = [None] * (together - 1) + [ONE]
         ends = [rows.store.succeed_step(c, {"value": "v"}, None, take=t) for c, t in zip(claims, takes, strict=True)]
         moved = await asyncio.gather(*ends)
@@ -139,7 +140,7 @@ def test_the_end_of_a_step_lets_the_next_one_follow_in_its_commit(
 def test_steps_that_end_together_let_as_many_follow(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         job_id, _ = await begun(rows, WIDE)
-        claims = await rows.store.claim_steps([StepRef(job_id, 0, index) for index in range(30)])
+        claims = await claim_steps(rows.store, [StepRef(job_id, 0, index) for index in range(30)])
         ends = [rows.store.succeed_step(claim, {"value": "v"}, None, take=ONE) for claim in claims]
         moved = await asyncio.gather(*ends)
         follows = [c.ref.index for one in moved for c in one.taken if isinstance(c, StepClaim)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -20,26 +19,23 @@ from planq.shared.broker.depth import reply_of
 from planq.shared.broker.messages import (
     NoWakeUp,
     check_message,
-    decode_plan,
-    decode_respond,
-    decode_step,
-    decode_steps,
+    decode_wake,
     encode_wake,
     read_links,
 )
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool, Priority
-from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
+from planq.shared.kernel.wakes import TaskLinks, Wake
 from tests.support.poison import BODY, HEADERS, MESSAGES
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
 
-WAKES: list[AnyWake] = [
-    PlanWake(JOB),
-    PlanWake(JOB, agent="host"),
-    RespondWake(JOB),
-    StepWake(StepRef(JOB, 0, 2), Pool.CPU, "crunch"),
-    StepsWake(JOB, 1, Pool.IO, ((0, "a"), (1, "b"))),
+WAKES: list[Wake] = [
+    Wake.plan(JOB),
+    Wake.plan(JOB, name="host"),
+    Wake.respond(JOB),
+    Wake(StepRef(JOB, 0, 2), Pool.CPU, "crunch"),
+    Wake(StepRef(JOB, 1, 0), Pool.IO, "a", more=((1, "b"),)),
 ]
 WAKES += [replace(wake, priority=Priority.BULK) for wake in WAKES]
 
@@ -61,45 +57,40 @@ def reason(headers: Any, payload: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("wake", WAKES, ids=lambda wake: f"{type(wake).__name__} {wake.priority}")
-def test_what_planq_writes_can_be_read(wake: AnyWake) -> None:
+@pytest.mark.parametrize("wake", WAKES, ids=lambda wake: f"{wake.ref.index} {wake.name} {wake.priority}")
+def test_what_planq_writes_can_be_read(wake: Wake) -> None:
     message = encode_wake(wake)
     assert message.queue.endswith(".bulk") == (wake.priority is Priority.BULK)
     headers = {**HEADERS, "task": message.task, "id": message.task_id, "root_id": message.task_id}
     check_message(headers, json.loads(json.dumps([[], message.kwargs, EMBED])))
-    decode: Callable[..., AnyWake] = {
-        names.PLAN: decode_plan,
-        names.RESPOND: decode_respond,
-        names.STEP: decode_step,
-        names.STEPS: decode_steps,
-    }[message.task]
-    assert decode(**json.loads(json.dumps(message.kwargs))) == wake
+    read = decode_wake(**json.loads(json.dumps(message.kwargs)))
+    assert (read, read.name) == (wake, wake.name)
 
 
 @pytest.mark.parametrize(
     ("wake", "shown"),
     [
-        (PlanWake(JOB), "planq.plan"),
-        (PlanWake(JOB, agent="host"), "planq.plan[host]"),
-        (RespondWake(JOB, agent="host"), "planq.respond[host]"),
-        (StepWake(StepRef(JOB, 0, 2), Pool.CPU, "knowledge_search"), "planq.step[knowledge_search]"),
-        (StepWake(StepRef(JOB, 0, 2), Pool.CPU, "github/issues.list-all"), "planq.step[github/issues.list-all]"),
-        (StepWake(StepRef(JOB, 0, 2), Pool.CPU, '<b>"\n\x00]'), "planq.step[_b_]"),
-        (StepWake(StepRef(JOB, 0, 2), Pool.CPU, "x" * 1000), f"planq.step[{'x' * 128}]"),
-        (StepsWake(JOB, 1, Pool.IO, ((0, "fetch"), (1, "fetch"))), "planq.steps[fetch]"),
-        (StepsWake(JOB, 1, Pool.IO, ((0, "fetch"), (1, "search"))), "planq.steps[several]"),
+        (Wake.plan(JOB), "planq.plan"),
+        (Wake.plan(JOB, name="host"), "planq.plan[host]"),
+        (Wake.respond(JOB, name="host"), "planq.respond[host]"),
+        (Wake(StepRef(JOB, 0, 2), Pool.CPU, "knowledge_search"), "planq.step[knowledge_search]"),
+        (Wake(StepRef(JOB, 0, 2), Pool.CPU, "github/issues.list-all"), "planq.step[github/issues.list-all]"),
+        (Wake(StepRef(JOB, 0, 2), Pool.CPU, '<b>"\n\x00]'), "planq.step[_b_]"),
+        (Wake(StepRef(JOB, 0, 2), Pool.CPU, "x" * 1000), f"planq.step[{'x' * 128}]"),
+        (Wake(StepRef(JOB, 1, 0), Pool.IO, "fetch", more=((1, "fetch"),)), "planq.step[fetch]"),
+        (Wake(StepRef(JOB, 1, 0), Pool.IO, "fetch", more=((1, "search"),)), "planq.step[several]"),
     ],
 )
-def test_monitors_see_which_tool_or_agent_it_is(wake: AnyWake, shown: str) -> None:
+def test_monitors_see_which_tool_or_agent_it_is(wake: Wake, shown: str) -> None:
     """Pins: what comes from a foreign server breaks no label, and names stay short."""
     message = encode_wake(wake)
     assert message.shadow == shown
-    assert message.task in (names.PLAN, names.STEP, names.STEPS, names.RESPOND), "by which a worker finds the code"
+    assert message.task in names.TASKS, "by which a worker finds the code"
 
 
 @pytest.mark.parametrize("links", [TaskLinks("a"), TaskLinks("a", "b"), TaskLinks("a", "b", "b.group", 3)])
 def test_links_are_read_as_they_were_written(links: TaskLinks) -> None:
-    message = encode_wake(PlanWake(JOB, links=links))
+    message = encode_wake(Wake.plan(JOB, links=links))
     headers = {**HEADERS, "root_id": links.root_id, "parent_id": links.parent_id, "shadow": message.shadow}
     headers |= {"group": links.group, "group_index": links.group_index}
     check_message(headers, BODY)
@@ -108,7 +99,7 @@ def test_links_are_read_as_they_were_written(links: TaskLinks) -> None:
 
 
 def test_who_knows_no_links_names_the_first_task_of_the_job() -> None:
-    assert encode_wake(StepWake(StepRef(JOB, 2, 7), Pool.IO, "fetch")).links == TaskLinks(f"{JOB}.plan.1")
+    assert encode_wake(Wake(StepRef(JOB, 2, 7), Pool.IO, "fetch")).links == TaskLinks(f"{JOB}.plan.1")
 
 
 PARSED = {

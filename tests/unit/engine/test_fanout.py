@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Pool
-from planq.shared.kernel.wakes import AnyWake, RespondWake, StepsWake, StepWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.worker.engine.chain import LOCAL_FAN_OUT, in_messages, own_share
 
 JOB, OTHER = UUID(int=1), UUID(int=2)
 
 
 def steps(count: int, pool: Pool = Pool.IO, job: UUID = JOB) -> list[Wake]:
-    return [StepWake(StepRef(job, 0, index), pool, f"tool_{index}") for index in range(count)]
+    return [Wake(StepRef(job, 0, index), pool, f"tool_{index}") for index in range(count)]
 
 
-def spread(messages: list[AnyWake]) -> list[Wake]:
-    return [wake for message in messages for wake in (message.each if isinstance(message, StepsWake) else [message])]
+def spread(messages: list[Wake]) -> list[Wake]:
+    return [wake for message in messages for wake in message.each]
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_a_share_is_within_what_is_ready_and_what_is_free(ready: int, free: int,
 def test_every_step_is_published_once_in_few_even_messages(count: int, workers: int) -> None:
     messages = in_messages(steps(count), workers)
     assert spread(messages) == steps(count)
-    sizes = [len(message.steps) if isinstance(message, StepsWake) else 1 for message in messages]
+    sizes = [1 + len(message.more) for message in messages]
     assert max(sizes, default=0) <= 100
     assert len(messages) <= max(workers - 1, 1, -(-count // 100))
 
 
-def test_a_step_alone_and_a_stage_keep_messages_that_every_release_understands() -> None:
-    wakes = [*steps(1), RespondWake(JOB)]
-    assert sorted(map(type, in_messages(wakes, 2)), key=str) == [RespondWake, StepWake]
+def test_a_step_and_a_stage_share_no_message() -> None:
+    wakes = [*steps(1), Wake.respond(JOB)]
+    assert sorted(in_messages(wakes, 2), key=lambda wake: wake.ref.index) == wakes[::-1]
 
 
 def test_every_cpu_step_has_a_message_of_its_own() -> None:
@@ -72,4 +72,4 @@ def test_every_cpu_step_has_a_message_of_its_own() -> None:
 
 def test_steps_of_different_jobs_share_no_message() -> None:
     messages = in_messages([*steps(5), *steps(5, job=OTHER)], 2)
-    assert [(m.job_id, len(m.steps)) for m in messages if isinstance(m, StepsWake)] == [(JOB, 5), (OTHER, 5)]
+    assert [(m.job_id, 1 + len(m.more)) for m in messages] == [(JOB, 5), (OTHER, 5)]

@@ -10,20 +10,22 @@ from uuid import UUID
 
 import pytest
 
+from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.beats import boot_clock
 from planq.shared.platform.errors import OwnershipLost
 from planq.worker.engine.fence import FENCED_EXIT, Fence, Lease, Writes
 from tests.support.tiers import rare
 
-ATTEMPT = Attempt(UUID(int=1), 1)
-OTHER = Attempt(UUID(int=2), 1)
+ATTEMPT = Attempt(StepRef(UUID(int=1), 0, 0), 1)
+OTHER = Attempt(StepRef(UUID(int=2), 0, 0), 1)
 PATIENCE = 60.0
 
 PROCESS = """
 import sys, time
 from datetime import timedelta
 from uuid import UUID
+from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.sweep import Attempt
 from planq.worker.engine.fence import Fence, Lease, Writes
 
@@ -33,10 +35,11 @@ length, margin = (30, 20) if stops or renews else (4, 3)
 lease = Lease(timedelta(seconds=length), timedelta(seconds=margin))
 fence = Fence(lease)
 writes = Writes(lambda kind, _: fence.is_acting(kind == "acting"))
-call = writes.calling(Attempt(UUID(int=1), 1))
+attempt = Attempt(StepRef(UUID(int=1), 0, 0), 1)
+call = writes.calling(attempt)
 if acts:
     call.__enter__()
-fence.start(lambda: stops and writes.is_acting(Attempt(UUID(int=1), 1)) and call.__exit__(None, None, None))
+fence.start(lambda: stops and writes.is_acting(attempt) and call.__exit__(None, None, None))
 print("ready", flush=True)
 until = time.monotonic() + length - margin + 4
 while time.monotonic() < until:

@@ -9,16 +9,27 @@ from uuid import UUID
 import pytest
 
 from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import PLAN, StepRef
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.retry import RetryTerms
-from planq.shared.kernel.states import Effect, JobStatus, Pool, StepKind
+from planq.shared.kernel.states import Effect, Pool, StepKind
 from planq.shared.kernel.steps import PlannedStep
 from planq.worker.handlers.step_values import ReadyOutput
 from planq.worker.handlers.unit import next_claim, units_of
 
 JOB = UUID(int=1)
-STAGE = StageClaim(JOB, "tenant", JobStatus.PLANNING, 3, 1, "offline", "", None, Limits(), "model", None, None)
+STAGE = StageClaim(
+    ref=StepRef(JOB, 3, PLAN),
+    tenant_id="tenant",
+    attempt=1,
+    model="offline",
+    input="",
+    tools=None,
+    limits=Limits(),
+    plan_source="model",
+    plan_body=None,
+    plan_errors=None,
+)
 
 
 def step(index: int, *depends_on: int, dependents: tuple[int, ...] = ()) -> PlannedStep:
@@ -96,7 +107,7 @@ HEAD = StepClaim(
     trace_id="trace",
     context_id="talk",
     depth=2,
-    agent="ada",
+    agent_name="ada",
 )
 
 

@@ -7,12 +7,11 @@ from uuid import UUID
 import pytest
 
 from planq.shared.kernel.ids import (
+    PLAN,
+    RESPOND,
     StepRef,
+    attempt_id,
     group_id,
-    plan_attempt_id,
-    respond_attempt_id,
-    step_attempt_id,
-    steps_attempt_id,
 )
 from planq.shared.subjects.jobs.operations import NamedId, named_id
 
@@ -26,11 +25,11 @@ STEP = StepRef(JOB, 1, 12)
         (f" {JOB} ", NamedId(JOB)),
         (str(JOB).upper(), NamedId(JOB)),
         (JOB.hex, NamedId(JOB)),
-        (plan_attempt_id(JOB, 2), NamedId(JOB)),
-        (respond_attempt_id(JOB, 1), NamedId(JOB)),
-        (step_attempt_id(STEP, 3), NamedId(JOB, 12)),
-        (steps_attempt_id(STEP, 4, 1), NamedId(JOB, 12)),
-        (group_id(step_attempt_id(STEP, 3)), NamedId(JOB, 12)),
+        (attempt_id(StepRef(JOB, 0, PLAN), 2), NamedId(JOB)),
+        (attempt_id(StepRef(JOB, 0, RESPOND), 1), NamedId(JOB)),
+        (attempt_id(STEP, 3), NamedId(JOB, 12)),
+        (attempt_id(STEP, 1, 3), NamedId(JOB, 12)),
+        (group_id(attempt_id(STEP, 3)), NamedId(JOB, 12)),
         (f"{JOB}/12", NamedId(JOB, 12)),
         (f"{JOB}/x", None),
         (f"{JOB}.r0.s", None),

@@ -21,13 +21,13 @@ class Runtime:
 
 def test_a_child_whose_database_was_away_at_its_first_task_opens_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROKER_URL", "redis://localhost:1/0")
-    from planq.worker.celery.app import CoroutineTask, app
+    from planq.worker.celery.app import WakeTask, app
 
     runtime = Runtime()
     monkeypatch.setattr(app, "planq_runtime", runtime)
     monkeypatch.setattr(app, "planq_runner", None)
 
-    class Answer(CoroutineTask):
+    class Answer(WakeTask):
         name = "test.answer"
 
         async def run(self) -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
-from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.ids import PLAN, StepRef
 from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.engine.in_flight import InFlightWork
 
-QUEUED = (JobStatus.QUEUED,)
+REFS = (StepRef(uuid4(), 0, PLAN),)
 
 
 class Clock:
@@ -31,7 +32,7 @@ class SilentStore:
     def __init__(self) -> None:
         self.answer = asyncio.Event()
 
-    async def claim_stage(self, job_id: UUID, statuses: Any) -> None:
+    async def claim(self, refs: Any) -> None:
         await self.answer.wait()
 
 
@@ -40,13 +41,13 @@ def test_claims_are_refused_while_an_earlier_one_waits_for_too_long(waited: floa
     async def story() -> None:
         clock, store = Clock(), SilentStore()
         in_flight = InFlightWork(clock=clock)
-        claim_stage = in_flight.claims(store.claim_stage)
-        first = asyncio.ensure_future(claim_stage(uuid4(), QUEUED))
+        claim = partial(in_flight.claim, store.claim)
+        first = asyncio.ensure_future(claim(REFS))
         await asyncio.sleep(0)
         clock.now = waited
 
         assert in_flight.is_stalled is refused
-        second = asyncio.ensure_future(claim_stage(uuid4(), QUEUED))
+        second = asyncio.ensure_future(claim(REFS))
         await asyncio.sleep(0)
         assert second.done() is refused
         if refused:
@@ -56,22 +57,22 @@ def test_claims_are_refused_while_an_earlier_one_waits_for_too_long(waited: floa
         store.answer.set()
         await first
         assert not in_flight.is_stalled
-        await claim_stage(uuid4(), QUEUED)
+        await claim(REFS)
 
     asyncio.run(story())
 
 
 def test_a_claim_that_failed_is_not_waited_for() -> None:
     class AwayStore:
-        async def claim_stage(self, job_id: UUID, statuses: Any) -> None:
+        async def claim(self, refs: Any) -> None:
             raise DatabaseUnavailable("away")
 
     async def story() -> None:
         clock = Clock()
         in_flight = InFlightWork(clock=clock)
-        claim_stage = in_flight.claims(AwayStore().claim_stage)
+        claim = partial(in_flight.claim, AwayStore().claim)
         with pytest.raises(DatabaseUnavailable, match="away"):
-            await claim_stage(uuid4(), QUEUED)
+            await claim(REFS)
         clock.now = 60.0
 
         assert not in_flight.is_stalled

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from planq.shared.agentic.references.resolution import resolve
 from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
-from planq.shared.kernel.claims import StageClaim, StepClaim, as_planned
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.claims import Claim, StageClaim, StepClaim, as_planned
+from planq.shared.kernel.ids import PLAN, RESPOND, StepRef
 from planq.shared.kernel.job_store import ONE_ROUND, Approved, ArtifactRecord, Consequence, FollowUp, TransitionResult
 from planq.shared.kernel.questions import (
     FailStep,
@@ -130,8 +130,13 @@ class MemoryStore:
 
     # Stages ----------------------------------------------------------------------------------------------------
 
-    async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
-        if self.status not in statuses or not self._apply(StageClaimed()):
+    async def claim(self, refs: Sequence[StepRef]) -> Sequence[Claim]:
+        found = [self._claim_stage(ref) if ref.is_stage else self._claim_step(ref) for ref in refs]
+        return [claim for claim in found if claim is not None]
+
+    def _claim_stage(self, ref: StepRef) -> StageClaim | None:
+        is_here = (self.status is JobStatus.RESPONDING) == (ref.index == RESPOND)
+        if not is_here or not self._apply(StageClaimed()):
             return None
         job = self.state.job
         self._tell("stage_started", stage=str(job.status), attempt=job.stage_attempt)
@@ -142,8 +147,7 @@ class MemoryStore:
             results = [self._shown(index) for index in here.steps if self._was_begun(index)]
         return replace(
             self.first,
-            status=job.status,
-            round=job.round,
+            ref=StepRef(ref.job_id, job.round, RESPOND if responding else PLAN),
             attempt=job.stage_attempt,
             plan_source=None if here is None else here.source,
             plan_body=None if here is None or (responding and here.source in ("caller", "model")) else here.body,
@@ -349,14 +353,6 @@ class MemoryStore:
         self._tell("plan_accepted", round=claim.round + 1, steps=1, reused=0, source="chained")
         return self._result()
 
-    async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        if all(earlier != kind for earlier, _ in self.events):
-            self.events.append((kind, dict(data)))
-        return True
-
-    async def release_stage(self, claim: StageClaim) -> bool:
-        return self._apply(StageReleased(claim.attempt))
-
     async def retry_stage(
         self,
         claim: StageClaim,
@@ -367,6 +363,7 @@ class MemoryStore:
         calls: Sequence[ModelCall],
         *,
         is_sent: bool = True,
+        end: Any = None,
     ) -> bool:
         self.calls += calls
         self.first = replace(self.first, tried=tried)
@@ -382,7 +379,7 @@ class MemoryStore:
 
     # Steps -----------------------------------------------------------------------------------------------------
 
-    async def claim_step(self, ref: StepRef) -> StepClaim | None:
+    def _claim_step(self, ref: StepRef) -> StepClaim | None:
         index = ref.index
         if not self._apply(StepClaimed(), index):
             return None
@@ -410,7 +407,7 @@ class MemoryStore:
             context_id=first.context_id or str(first.job_id),
             in_doubt=row.in_doubt,
             waited=timedelta(seconds=row.error.details.get(WAITED, 0) if row.error else 0),
-            agent=first.agent_name,
+            agent_name=first.agent_name,
             limits=first.limits,
             skill_id=skills[0],
             answers=tuple(row.answers),
@@ -418,11 +415,7 @@ class MemoryStore:
             **as_planned(planned),
         )
 
-    async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:
-        claims = [await self.claim_step(ref) for ref in refs]
-        return [claim for claim in claims if claim is not None]
-
-    async def hand_on_steps(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
+    async def hand_on(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
         return ()
 
     async def report_progress(
@@ -537,15 +530,19 @@ class MemoryStore:
     async def keep_traceback(self, claim: StepClaim, text: str) -> bool:
         return True
 
-    async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        self._tell(kind, round=claim.ref.round, index=claim.ref.index, **data)
+    async def note(self, claim: Claim, kind: str, data: Mapping[str, Any]) -> bool:
+        told = dict(data) if claim.ref.is_stage else {"round": claim.round, "index": claim.ref.index, **data}
+        if not claim.ref.is_stage or all(earlier != kind for earlier, _ in self.events):
+            self.events.append((kind, told))
         return True
 
     async def holds_step(self, claim: StepClaim) -> bool:
         step = self.state.steps[claim.ref.index]
         return step.status is StepStatus.RUNNING and step.attempt == claim.attempt
 
-    async def release_step(self, claim: StepClaim) -> TransitionResult:
+    async def release(self, claim: Claim) -> TransitionResult:
+        if claim.ref.is_stage:
+            return replace(self._result(), applied=self._apply(StageReleased(claim.attempt)))
         if not self._apply(StepReleased(claim.attempt), claim.ref.index):
             return TransitionResult(False)
         return self._result(claim.ref.index)

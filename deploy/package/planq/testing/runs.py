@@ -24,10 +24,11 @@ from planq.shared.agentic.source import read_source
 from planq.shared.agentic.tools.contract import Tool
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.ids import PLAN, StepRef
 from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import STAGES, JobStatus, Pool, Respond, StepStatus, Strategy, WakeQueue
-from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, Wake
+from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import ErrorRecord, InvalidRequest, PlanInvalid
 from planq.shared.subjects.tenants.config import Tenant, TenantConfig
 from planq.testing.answers import Answers, AskedQuestion, People
@@ -164,9 +165,7 @@ def run_agent(
 
 def _first(**fields: Any) -> StageClaim:
     blank: dict[str, Any] = {
-        "job_id": JOB,
-        "status": JobStatus.QUEUED,
-        "round": 0,
+        "ref": StepRef(JOB, 0, PLAN),
         "attempt": 0,
         "model": "scripted:test",
         "input": "",
@@ -273,7 +272,7 @@ class _Worker:
         self._secrets = around.get("secrets", {})
         self._tools = {one.name: one for one in registry.definitions()}
         in_flight = InFlightWork()
-        guarded = in_flight.guard(cast(JobStore, self.store))
+        store = cast(JobStore, self.store)
         settings = AttemptSettings(
             max_output_bytes=_INLINE_BYTES,
             inline_output_bytes=_INLINE_BYTES,
@@ -282,7 +281,7 @@ class _Worker:
         )
         attempts = Attempts(
             settings,
-            store=guarded,
+            store=store,
             catalogue=self,
             in_flight=in_flight,
             planner=model,
@@ -296,7 +295,7 @@ class _Worker:
         )
         self._dispatcher = Dispatcher(
             DispatcherSettings(Pool.IO, _SLOTS, fuse_seconds=0),
-            store=guarded,
+            store=store,
             executor=attempts,
             publisher=self,
             tracker=self,
@@ -308,10 +307,10 @@ class _Worker:
         job = self.store.first.job_id
         while not self.store.status.is_terminal:
             due: list[Wake] = [
-                StepWake(ref, Pool.IO, self.store.rows[ref.index].planned.tool_name) for ref in self.store.ready()
+                Wake(ref, Pool.IO, self.store.rows[ref.index].planned.tool_name) for ref in self.store.ready()
             ]
             if self.store.status in STAGES:
-                due.append(PlanWake(job) if self.store.status is not JobStatus.RESPONDING else self._respond())
+                due.append(Wake.plan(job) if self.store.status is not JobStatus.RESPONDING else self._respond())
             if due:
                 await asyncio.gather(*(self._dispatcher.run(wake) for wake in due))
             elif not self._answered():
@@ -319,7 +318,7 @@ class _Worker:
         return self._result()
 
     def _respond(self) -> Wake:
-        return RespondWake(self.store.first.job_id, self.store.state.job.stage_attempt)
+        return Wake.respond(self.store.first.job_id, self.store.state.job.stage_attempt)
 
     def _answered(self) -> bool:
         """Answer the first question that is open; False where there is none, or the test has no answer."""

@@ -74,12 +74,13 @@ SELECT EXISTS (
 
 -- name: held_work
 -- What a worker holds: running steps and claimed stages, with what the wake-up of a next attempt needs.
-SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.pool, s.tool_name, NULL AS status, j.priority, j.root_job_id,
-       NULL AS agent_name, s.releases, s.tenant_id
+SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.pool, s.tool_name AS name, j.priority, j.root_job_id, s.releases,
+       s.tenant_id
 FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status = ANY (planq_step_running()) AND s.worker_id = %(id)s
 UNION ALL
-SELECT id, NULL, NULL, stage_attempt, NULL, NULL, NULL, status, priority, root_job_id, agent_name, NULL, tenant_id
+SELECT id, round, CASE status WHEN 'responding' THEN -2 ELSE -1 END, stage_attempt, NULL, 'io', agent_name, priority, root_job_id, 0,
+       tenant_id
 FROM jobs WHERE stage_worker = %(id)s
 
 -- name: end_lease
