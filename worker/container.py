@@ -77,8 +77,8 @@ from planq.worker.channels.typing import ShowsTyping, TypingNotices
 from planq.worker.channels.webhook import WebhookChannel
 from planq.worker.egress import Egress
 from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
-from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
+from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers import Attempts, AttemptSettings
 from planq.worker.handlers.alarms import Alarms
 from planq.worker.handlers.insights import Insights, InsightSettings

@@ -47,8 +47,8 @@ from planq.worker.container import (
     provided_by,
     worker_database,
 )
-from planq.worker.engine.fence import Fence, Lease
-from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.engine.lease import Fence, Lease
+from planq.worker.engine.running import InFlightWork
 from planq.worker.engine.slots import bulk_slots, reserved_slots
 from planq.worker.local_processes import Host, give_way
 from planq.worker.runtime.lifecycle import HeartbeatParts, Lifecycle

@@ -10,7 +10,7 @@ unless it has computed for a while without a beat, which no loop does that is we
 the stacks of all threads are written to the log, and the process is killed with all that it has started. Everything
 that this needs comes from the kernel, so it is Linux only.
 
-It also ends a worker whose lease is over while it calls a write (`planq.worker.engine.fence`), however that process
+It also ends a worker whose lease is over while it calls a write (`planq.worker.engine.lease`), however that process
 stands: nothing in one that is stopped can.
 
 Everything else is as without it: it hands on signals, and ends as its child has ended. Standard library only.

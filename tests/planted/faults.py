@@ -131,7 +131,7 @@ FAULTS = (
         "tests/unit/engine",
     ),
     Fault(
-        "worker/engine/fence.py",
+        "worker/engine/lease.py",
         "return self.clock() < float(at)",
         "return self.clock() <= float(at)",
         "tests/unit/engine/test_fence.py",

@@ -54,8 +54,8 @@ from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
 from planq.worker.agents import AgentBackends, AgentServices, agent_tools, conclude_orchestration
 from planq.worker.container import sweep_duties
 from planq.worker.engine import Dispatcher, DispatcherSettings, Sweeper, SweepSettings, WakeOutcome
-from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
+from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers import Attempts, AttemptSettings
 from planq.worker.handlers.insights import Insights, InsightSettings
 from planq.worker.handlers.stage_context import Backgrounds

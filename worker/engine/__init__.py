@@ -5,7 +5,7 @@
 """
 
 from planq.worker.engine.chain import WakeOutcome
-from planq.worker.engine.dispatcher import Dispatcher, DispatcherSettings
+from planq.worker.engine.loop import Dispatcher, DispatcherSettings
 from planq.worker.engine.slots import Shares
 from planq.worker.engine.sweeper import Retainer, Sweeper, SweepSettings
 

@@ -25,7 +25,7 @@ from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.usage import ModelCall
 from planq.shared.kernel.wakes import TaskLinks, Wake, links_after
 from planq.shared.platform.errors import ErrorRecord
-from planq.worker.engine.in_flight import RunningAttempt
+from planq.worker.engine.running import RunningAttempt
 from planq.worker.engine.slots import ANYBODY, Party, Slots
 
 T = TypeVar("T")

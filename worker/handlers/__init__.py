@@ -23,7 +23,7 @@ from planq.shared.platform.logs import attempt_fields
 from planq.shared.subjects.orchestrations.contract import Conclude
 from planq.shared.subjects.payloads.contract import Payloads
 from planq.worker.engine.chain import Chain, WakeOutcome
-from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers.alarms import Alarms
 from planq.worker.handlers.budget import Budget, ModelCallRecorder
 from planq.worker.handlers.insights import Insights
@@ -72,7 +72,7 @@ class AttemptSettings:
 
 
 class Attempts:
-    """Carries out the attempts of one process (`planq.worker.engine.dispatcher.Executor`)."""
+    """Carries out the attempts of one process (`planq.worker.engine.loop.Executor`)."""
 
     def __init__(
         self,

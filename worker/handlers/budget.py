@@ -39,8 +39,8 @@ from planq.shared.kernel.usage import ModelCall
 from planq.shared.platform.errors import Cancelled, DatabaseUnavailable, ErrorRecord, RateLimited
 from planq.shared.platform.values.backoff import pause_after
 from planq.worker.engine.chain import WakeOutcome
-from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
+from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers.alarms import Alarms
 
 _log = logging.getLogger("planq.engine")

@@ -58,9 +58,9 @@ from planq.shared.platform.logs import attempt_fields
 from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.tenants.config import Tenants
 from planq.worker.engine.chain import LOCAL_FAN_OUT, Chain, WakeOutcome, after_release
-from planq.worker.engine.fence import Owner, is_looked_into
-from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome
+from planq.worker.engine.lease import Owner, is_looked_into
 from planq.worker.engine.persist import persist
+from planq.worker.engine.running import InFlightWork, attempt_of, reports_late_outcome
 from planq.worker.handlers.alarms import Alarms
 from planq.worker.handlers.questions import Approvals, CallQuestions, PlanQuestion
 from planq.worker.handlers.step_values import AttemptOutcome, ReadyOutput, Values

@@ -29,7 +29,7 @@ from planq.shared.platform.errors import (
 from planq.shared.platform.redact import without
 from planq.shared.platform.values.decoding import decode
 from planq.shared.subjects.tenants.secrecy import texts_in
-from planq.worker.engine.fence import Owner
+from planq.worker.engine.lease import Owner
 from planq.worker.engine.persist import persist
 
 _ABANDON_SECONDS = 2.0

@@ -44,7 +44,7 @@ from planq.shared.subjects.payloads.store import PayloadStore
 from planq.shared.subjects.retention.store import Retention
 from planq.worker.container import Tools, WorkerIdentity, announce, sweep_duties
 from planq.worker.engine import Retainer, Sweeper, SweepSettings
-from planq.worker.engine.fence import Lease
+from planq.worker.engine.lease import Lease
 from planq.worker.local_processes import Host
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.reconcile import InFlight, Reconciler

@@ -18,8 +18,8 @@ from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.sweep import Attempt, HeldAttempt, Standing
 from planq.shared.kernel.wakes import Publisher
 from planq.worker.container import WorkerRuntime
-from planq.worker.engine.fence import Lease
-from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.engine.lease import Lease
+from planq.worker.engine.running import InFlightWork
 
 _log = logging.getLogger("planq.lifecycle")
 

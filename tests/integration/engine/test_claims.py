@@ -17,7 +17,7 @@ from planq.shared.kernel.states import Pool
 from planq.shared.kernel.wakes import Wake
 from planq.shared.subjects.metrics.store import TallyStore
 from planq.worker.container import WorkerRuntime
-from planq.worker.engine.fence import Lease
+from planq.worker.engine.lease import Lease
 from planq.worker.runtime.reconcile import LoopInFlight, Reconciler
 from planq.worker.tools import tool
 from tests.support.claiming import claim_step

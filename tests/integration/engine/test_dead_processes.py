@@ -15,7 +15,7 @@ from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.sweep import Attempt
 from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
-from planq.worker.engine.fence import Lease
+from planq.worker.engine.lease import Lease
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.reconcile import Reconciler
 from tests.integration.store.test_control import Rows

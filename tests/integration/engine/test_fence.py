@@ -15,7 +15,7 @@ from planq.shared.agentic.tools.contract import ToolContext
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Effect
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.worker.engine.fence import Lease
+from planq.worker.engine.lease import Lease
 from planq.worker.tools import NotHappened, OwnershipLost, tool
 from tests.support.claiming import claim_step
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool

@@ -18,7 +18,7 @@ from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.container import WorkerRuntime
-from planq.worker.engine.fence import Lease
+from planq.worker.engine.lease import Lease
 from planq.worker.engine.slots import Party
 from planq.worker.runtime.reconcile import LoopInFlight, Reconciler
 from planq.worker.tools import tool

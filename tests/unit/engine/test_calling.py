@@ -17,8 +17,8 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.retry import Phase, RetryTerms
 from planq.shared.kernel.states import Effect, Pool
 from planq.shared.platform.errors import InternalFault, InvalidArguments, TimedOut
-from planq.worker.engine.fence import Owner, Writes
-from planq.worker.engine.in_flight import AttemptState, RunningAttempt, attempt_of
+from planq.worker.engine.lease import Owner, Writes
+from planq.worker.engine.running import AttemptState, RunningAttempt, attempt_of
 from planq.worker.handlers.tool_call import Calling, CallSecrets, no_secrets
 
 

@@ -28,8 +28,8 @@ from planq.shared.subjects.batches.provider_store import ProviderBatches
 from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
 from planq.worker.batches import HOLD, ProviderBatchDuty
 from planq.worker.container import WorkerIdentity
-from planq.worker.engine.fence import Lease
-from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.engine.lease import Lease
+from planq.worker.engine.running import InFlightWork
 from planq.worker.runtime import lifecycle
 from planq.worker.runtime.lifecycle import HeartbeatParts, Lifecycle
 from planq.worker.runtime.reconcile import LoopInFlight

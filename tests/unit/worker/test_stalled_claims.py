@@ -11,7 +11,7 @@ import pytest
 
 from planq.shared.kernel.ids import PLAN, StepRef
 from planq.shared.platform.errors import DatabaseUnavailable
-from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.engine.running import InFlightWork
 
 REFS = (StepRef(uuid4(), 0, PLAN),)
 

@@ -36,7 +36,7 @@ from planq.testing.contexts import JOB
 from planq.testing.memory import MemoryStore
 from planq.testing.scripted import ScriptedModel
 from planq.worker.engine import Dispatcher, DispatcherSettings
-from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers import Attempts, AttemptSettings
 from planq.worker.handlers.stage_context import Backgrounds
 from planq.worker.tools.declare import ToolOptions, options_of

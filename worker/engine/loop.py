@@ -32,9 +32,9 @@ from planq.worker.engine.chain import (
     own_share,
     wake_of,
 )
-from planq.worker.engine.fence import is_looked_into
-from planq.worker.engine.in_flight import AttemptState, InFlightWork, RunningAttempt, attempt_of
+from planq.worker.engine.lease import is_looked_into
 from planq.worker.engine.persist import persist
+from planq.worker.engine.running import AttemptState, InFlightWork, RunningAttempt, attempt_of
 from planq.worker.engine.slots import ANYBODY, EQUAL_SHARES, Party, Shares, Slots
 
 _log = logging.getLogger("planq.engine")

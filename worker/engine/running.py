@@ -25,7 +25,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.states import Effect
 from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.errors import DatabaseUnavailable
-from planq.worker.engine.fence import Lease, Writes
+from planq.worker.engine.lease import Lease, Writes
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")

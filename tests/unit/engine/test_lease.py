@@ -14,7 +14,7 @@ from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.beats import boot_clock
 from planq.shared.platform.errors import OwnershipLost
-from planq.worker.engine.fence import FENCED_EXIT, Fence, Lease, Writes
+from planq.worker.engine.lease import FENCED_EXIT, Fence, Lease, Writes
 from tests.support.tiers import rare
 
 ATTEMPT = Attempt(StepRef(UUID(int=1), 0, 0), 1)
@@ -27,7 +27,7 @@ from datetime import timedelta
 from uuid import UUID
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.sweep import Attempt
-from planq.worker.engine.fence import Fence, Lease, Writes
+from planq.worker.engine.lease import Fence, Lease, Writes
 
 acts, stops, renews = (word in sys.argv for word in ("acts", "stops", "renews"))
 # Where it must live, a busy machine may keep it waiting for ten seconds.
