@@ -76,7 +76,7 @@ from planq.worker.channels.telegram import BotApi, TelegramChannel
 from planq.worker.channels.typing import ShowsTyping, TypingNotices
 from planq.worker.channels.webhook import WebhookChannel
 from planq.worker.egress import Egress
-from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
+from planq.worker.engine import Loop, LoopSettings, Shares
 from planq.worker.engine.persist import persist
 from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers import Attempts, AttemptSettings
@@ -290,7 +290,7 @@ class WorkerRuntime:
         self._provider_batches: ProviderBatchDuty | None = None
         self._timers = NearTimers()
         self.workers = 1  # of this pool, as the heartbeat thread has counted them
-        self.dispatcher: Dispatcher | None = None
+        self.dispatcher: Loop | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: PlanqError | None = None
         self.beat: Beat | None = None
@@ -368,7 +368,7 @@ class WorkerRuntime:
             if self._identity.has_processes
             else Alarms(store, publisher, self._timers.set, lambda: self.workers),
         )
-        self.dispatcher = Dispatcher(
+        self.dispatcher = Loop(
             self._dispatcher_settings(),
             store=store,
             executor=executor,
@@ -438,8 +438,8 @@ class WorkerRuntime:
             can_seal=bool(self._settings.master_keys),
         )
 
-    def _dispatcher_settings(self) -> DispatcherSettings:
-        return DispatcherSettings(
+    def _dispatcher_settings(self) -> LoopSettings:
+        return LoopSettings(
             self._identity.pool,
             slots=self._identity.capacity,
             bulk_slots=max(1, self._identity.bulk_capacity),
@@ -500,7 +500,7 @@ class WorkerRuntime:
             self._provider_batches.wake()
 
     async def run_suspects(self) -> None:
-        """Carry out suspects that wait, as `Dispatcher.run_suspects`; from any loop.
+        """Carry out suspects that wait, as `Loop.run_suspects`; from any loop.
 
         A thread that nobody waits for any more may end the process as well as a suspect: with one, nothing is begun.
         """

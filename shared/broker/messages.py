@@ -68,8 +68,8 @@ class WakeMessage:
 _TASKS = {PLAN: names.PLAN, RESPOND: names.RESPOND}
 
 
-def encode_wake(wake: Wake, attempt: int | None = None) -> WakeMessage:
-    """Return the message of a wake-up; its task id is that of the attempt it asks for (`attempt` overrides)."""
+def encode_wake(wake: Wake) -> WakeMessage:
+    """Return the message of a wake-up; its task id is that of the attempt it asks for."""
     ref, named = wake.ref, ((wake.ref.index, wake.name), *wake.more)
     kwargs: dict[str, Any] = {
         "job": str(ref.job_id),
@@ -83,7 +83,7 @@ def encode_wake(wake: Wake, attempt: int | None = None) -> WakeMessage:
     subject = wake.name if all(name == wake.name for _, name in named) else _SEVERAL
     return WakeMessage(
         task,
-        attempt_id(ref, wake.attempt if attempt is None else attempt, len(wake.more)),
+        attempt_id(ref, wake.attempt, len(wake.more)),
         kwargs,
         names.queue(WakeQueue.of(wake.pool, wake.priority)),
         names.label(task, subject),

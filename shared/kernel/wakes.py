@@ -44,6 +44,19 @@ def links_after(end: Claim, count: int) -> TaskLinks:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What made an attempt ready: the end of another one, with `count` in all, as number `place`."""
+
+    end: Claim
+    count: int
+    place: int = 0
+
+    @property
+    def links(self) -> TaskLinks:
+        return links_after(self.end, self.count).at(self.place)
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """Claim what is at `ref`, and what is at `more` beside it: (index, name) of further steps of its round and pool.
 
@@ -98,6 +111,11 @@ class Wake:
         ]
 
 
+def wake_of(claim: Claim, links: TaskLinks | None) -> Wake:
+    """Return the wake-up with these links that would have led to a claim."""
+    return Wake(claim.ref, claim.pool, claim.name, claim.attempt, claim.priority, links, claim.tenant_id)
+
+
 def stage_index(status: str) -> int:
     """Return the index of the stage in which a job of this status stands."""
     return RESPOND if status == JobStatus.RESPONDING else PLAN
@@ -120,12 +138,14 @@ class Queues(Protocol):
 
 
 class Tracker(Protocol):
-    """Shows fused stages and steps to monitors as Celery tasks of their own."""
+    """Shows attempts without a message to monitors, as Celery tasks of their own; `origin` is None if unknown."""
 
-    def started(self, wake: Wake, attempt: int) -> None:
-        """A stage or step begins inside another Celery task."""
+    def started(self, claim: Claim, origin: Origin | TaskLinks | None) -> None:
+        """An attempt begins inside another Celery task."""
         ...
 
-    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
+    def ended(
+        self, claim: Claim, origin: Origin | TaskLinks | None, error: ErrorRecord | None, runtime_seconds: float
+    ) -> None:
         """It ended; `error` is None when it succeeded."""
         ...

@@ -53,7 +53,7 @@ from planq.shared.subjects.tenants.secrets import SecretStore
 from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
 from planq.worker.agents import AgentBackends, AgentServices, agent_tools, conclude_orchestration
 from planq.worker.container import sweep_duties
-from planq.worker.engine import Dispatcher, DispatcherSettings, Sweeper, SweepSettings, WakeOutcome
+from planq.worker.engine import Loop, LoopSettings, Sweeper, SweepSettings, WakeOutcome
 from planq.worker.engine.persist import persist
 from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers import Attempts, AttemptSettings
@@ -169,9 +169,9 @@ class _Silent:
     def job_ended(self, job_id: UUID) -> None:
         self.ended_jobs.append(job_id)
 
-    def started(self, wake: Wake, attempt: int) -> None: ...
+    def started(self, *_: Any) -> None: ...
 
-    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None: ...
+    def ended(self, *_: Any) -> None: ...
 
 
 class _Replaceable:
@@ -186,7 +186,7 @@ class _Replaceable:
 
 def queue_of(wake: Wake) -> WakeQueue:
     """Return where a wake-up is published."""
-    return WakeQueue.of(wake.pool if not wake.ref.is_stage else Pool.IO, wake.priority)
+    return WakeQueue.of(wake.pool, wake.priority)
 
 
 MASTERS = read_master_keys(base64.b64encode(bytes(32)).decode())
@@ -242,7 +242,7 @@ class Harness:
         )
         self.secrets = SecretStore(database, MASTERS)
         self.insights = Insights(PostgresInsightOffers(database), insights or InsightSettings(), count_tokens)
-        self.dispatcher = self._dispatcher(DispatcherSettings(pool, slots), attempts, prices, draw, workers)
+        self.dispatcher = self._dispatcher(LoopSettings(pool, slots), attempts, prices, draw, workers)
         self.interrupted: list[UUID] = []
         given = (SWEEP, self.worker_registry, self, self, self.silent.job_ended, lambda: 0.0)
         self.duties = sweep_duties(database, Failpoints())
@@ -250,12 +250,12 @@ class Harness:
 
     def _dispatcher(
         self,
-        settings: DispatcherSettings,
+        settings: LoopSettings,
         attempts: AttemptSettings,
         prices: Prices | None,
         draw: float,
         workers: int,
-    ) -> Dispatcher:
+    ) -> Loop:
         in_flight = InFlightWork()
         store = cast(JobStore, _Replaceable(self.store))
         executor = Attempts(
@@ -276,7 +276,7 @@ class Harness:
             secrets=self.secrets.get,
             insights=self.insights,
         )
-        return Dispatcher(
+        return Loop(
             settings,
             store=store,
             executor=executor,
@@ -329,7 +329,7 @@ class Harness:
         """Carry out the wake-ups of one pool until only those of the other are left."""
 
         def is_ours(wake: Wake) -> bool:
-            return not wake.ref.is_stage or wake.pool == pool
+            return wake.ref.is_stage or wake.pool == pool
 
         while ours := [wake for wake in self.published if is_ours(wake)]:
             self.published = [wake for wake in self.published if not is_ours(wake)]

@@ -23,7 +23,7 @@ from planq.shared.settings.environment import load_settings
 from planq.shared.settings.kinds import comma_separated
 from planq.worker.celery.pool import WorkFailed, message_headers
 from planq.worker.container import WorkerRuntime
-from planq.worker.engine import Dispatcher
+from planq.worker.engine import Loop
 
 _POISONED_EXIT = 70
 """Exit code of a `cpu` process that replaces itself (EX_SOFTWARE of sysexits.h)."""
@@ -53,7 +53,7 @@ class WakeTask(Task):
         return _process_runner().run(self.run(*args, **kwargs))
 
 
-def _dispatcher() -> Dispatcher:
+def _dispatcher() -> Loop:
     runtime: WorkerRuntime | None = app.planq_runtime
     if runtime is None or runtime.dispatcher is None:
         raise RuntimeError(

@@ -17,7 +17,9 @@ from celery.events.dispatcher import EventDispatcher
 from celery.utils.time import utcoffset
 
 from planq.shared.broker.messages import encode_wake
-from planq.shared.kernel.wakes import Wake
+from planq.shared.kernel.claims import Claim
+from planq.shared.kernel.ids import attempt_id
+from planq.shared.kernel.wakes import Origin, TaskLinks, wake_of
 from planq.shared.platform.errors import ErrorRecord
 
 _LIST = 500
@@ -113,43 +115,47 @@ class CeleryTracker:
         """Use the dispatcher (a `TaskEvents`) of a Celery consumer, which replaces it whenever it reconnects."""
         self._consumer = consumer
 
-    def started(self, wake: Wake, attempt: int) -> None:
+    def started(self, claim: Claim, origin: Origin | TaskLinks | None) -> None:
         """Send `task-received` and `task-started`."""
         dispatcher = getattr(self._consumer, "event_dispatcher", None)
         if dispatcher is not None:
-            received, started = partial(_received, wake, attempt), partial(_identified, wake, attempt)
+            received, started = partial(_received, claim, origin), partial(_identified, claim)
             dispatcher.note(("task-received", received), ("task-started", started))
 
-    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
+    def ended(
+        self, claim: Claim, origin: Origin | TaskLinks | None, error: ErrorRecord | None, runtime_seconds: float
+    ) -> None:
         """Send `task-succeeded` or `task-failed`."""
         dispatcher = getattr(self._consumer, "event_dispatcher", None)
         if dispatcher is None:
             return
         if error is None:
             shown = {"result": "succeeded", "runtime": runtime_seconds}
-            dispatcher.note(("task-succeeded", partial(_identified, wake, attempt, **shown)))
+            dispatcher.note(("task-succeeded", partial(_identified, claim, **shown)))
         else:
             # The code alone: the message may quote a provider or a tool, and monitors show it to everybody.
             shown = {"exception": error.code, "traceback": ""}
-            dispatcher.note(("task-failed", partial(_identified, wake, attempt, **shown)))
+            dispatcher.note(("task-failed", partial(_identified, claim, **shown)))
 
 
-def _received(wake: Wake, attempt: int) -> dict[str, Any]:
-    message = encode_wake(wake, attempt)
+def _received(claim: Claim, origin: Origin | TaskLinks | None) -> dict[str, Any]:
+    message = encode_wake(wake_of(claim, origin.links if isinstance(origin, Origin) else origin))
     shown = {"name": message.shadow, "args": "()", "kwargs": message.kwargs_repr}
     tree = {"root_id": message.links.root_id, "parent_id": message.links.parent_id}
     return {"uuid": message.task_id, **shown, **tree, "retries": 0, "eta": None, "expires": None}
 
 
-def _identified(wake: Wake, attempt: int, **fields: Any) -> dict[str, Any]:
-    return {"uuid": encode_wake(wake, attempt).task_id, **fields}
+def _identified(claim: Claim, **fields: Any) -> dict[str, Any]:
+    return {"uuid": attempt_id(claim.ref, claim.attempt), **fields}
 
 
 class SilentTracker:
     """For processes that fuse nothing."""
 
-    def started(self, wake: Wake, attempt: int) -> None:
+    def started(self, claim: Claim, origin: Origin | TaskLinks | None) -> None:
         """Show nothing."""
 
-    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
+    def ended(
+        self, claim: Claim, origin: Origin | TaskLinks | None, error: ErrorRecord | None, runtime_seconds: float
+    ) -> None:
         """Show nothing."""

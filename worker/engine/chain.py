@@ -23,7 +23,7 @@ from planq.shared.kernel.job_store import ClaimRequest, TransitionResult, UnitSt
 from planq.shared.kernel.states import STAGES, TERMINAL_JOB, Pool
 from planq.shared.kernel.steps import PlannedStep
 from planq.shared.kernel.usage import ModelCall
-from planq.shared.kernel.wakes import TaskLinks, Wake, links_after
+from planq.shared.kernel.wakes import Origin, Wake
 from planq.shared.platform.errors import ErrorRecord
 from planq.worker.engine.running import RunningAttempt
 from planq.worker.engine.slots import ANYBODY, Party, Slots
@@ -44,8 +44,8 @@ class WakeOutcome:
 
     `attempt` is None when there was nothing to do: the claim found the work taken, over or not yet due. `error` is
     what the stage or step failed with. `taken` and `wakes` are what it led to: what this process has claimed already,
-    and what anybody may carry out; `links` are those of `taken`. `poisoned` says that a thread which cannot be
-    stopped still runs a tool here, so that a `cpu` process should be replaced. `is_late` says that the outcome was
+    and what anybody may carry out; `origin` is that of the first of `taken`. `poisoned` says that a thread which
+    cannot be stopped still runs a tool here, so that a `cpu` process should be replaced. `is_late` says that the outcome was
     rejected, because the attempt had ended otherwise (taken back, cancelled, expired). `steps` counts the attempts of
     a wake-up for several steps. `unit` are the further steps of its unit. `has_ended`: with the step, its job has.
     """
@@ -58,7 +58,7 @@ class WakeOutcome:
     is_late: bool = False
     steps: int | None = None
     unit: Sequence[UnitStep] = ()
-    links: TaskLinks | None = None
+    origin: Origin | None = None
     has_ended: bool = False
 
     @property
@@ -94,9 +94,9 @@ class WakeOutcome:
         wakes: Sequence[Wake] = ()
         if result.ready or result.children or result.job_status in STAGES:
             wakes = after_step(ref if round is None else replace(ref, round=round), result, end)
-        links = links_after(end, len(result.taken) + len(wakes)) if result.taken else None
+        origin = Origin(end, len(result.taken) + len(wakes)) if result.taken else None
         has_ended = result.job_status in TERMINAL_JOB
-        return cls(claim.attempt, wakes, result.taken, error, poisoned, unit=unit, links=links, has_ended=has_ended)
+        return cls(claim.attempt, wakes, result.taken, error, poisoned, unit=unit, origin=origin, has_ended=has_ended)
 
 
 def after_release(claim: Claim, result: TransitionResult) -> list[Wake]:
@@ -105,11 +105,6 @@ def after_release(claim: Claim, result: TransitionResult) -> list[Wake]:
         replace(wake, attempt=claim.attempt + 1) if wake.ref == claim.ref else wake
         for wake in after_step(claim.ref, result, claim)
     ]
-
-
-def wake_of(claim: Claim, links: TaskLinks | None) -> Wake:
-    """Return the wake-up with these links that would have led to a claim."""
-    return Wake(claim.ref, claim.pool, claim.name, claim.attempt, claim.priority, links, claim.tenant_id)
 
 
 @dataclass(eq=False, slots=True)

@@ -20,7 +20,7 @@ from planq.shared.kernel.follow_ups import after_end
 from planq.shared.kernel.ids import PLAN, StepRef
 from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.states import TERMINAL_JOB, Effect, Pool
-from planq.shared.kernel.wakes import Publisher, TaskLinks, Tracker, Wake, links_after
+from planq.shared.kernel.wakes import Origin, Publisher, TaskLinks, Tracker, Wake
 from planq.shared.platform.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
 from planq.shared.platform.values.backoff import pause_after
 from planq.worker.engine.chain import (
@@ -30,7 +30,6 @@ from planq.worker.engine.chain import (
     after_release,
     in_messages,
     own_share,
-    wake_of,
 )
 from planq.worker.engine.lease import is_looked_into
 from planq.worker.engine.persist import persist
@@ -71,7 +70,7 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DispatcherSettings:
+class LoopSettings:
     """`fuse_seconds`: how long one Celery task may go on with follow-ups, far below any broker's patience.
 
     `slots` bounds what is carried out at once, over all messages, `bulk_slots` what is bulk of it; None: as much.
@@ -87,12 +86,12 @@ class DispatcherSettings:
     drain_seconds: float = 300.0
 
 
-class Dispatcher:
+class Loop:
     """Carries out wake-ups for one process; safe to run many at once on one event loop."""
 
     def __init__(
         self,
-        settings: DispatcherSettings,
+        settings: LoopSettings,
         *,
         store: JobStore,
         executor: Executor,
@@ -130,7 +129,7 @@ class Dispatcher:
         if wake.more:
             first = work.begin(chain, self._run_steps(work, chain, wake.each))
         else:
-            first = work.begin(chain, self._run_chain(work, chain, wake, tracked=False, links=wake.links))
+            first = work.begin(chain, self._run_chain(work, chain, wake, tracked=False, origin=wake.links))
         try:
             await work.done()
         except asyncio.CancelledError:
@@ -198,21 +197,21 @@ class Dispatcher:
         return WakeOutcome(steps=begun)
 
     def _branch(
-        self, work: Work, chain: Chain, claim: Claim, links: TaskLinks | None = None
+        self, work: Work, chain: Chain, claim: Claim, origin: Origin | TaskLinks | None = None
     ) -> asyncio.Task[WakeOutcome]:
         """Carry out a claim beside a chain, which gives it one of its slots; returns the task that does."""
         chain.held -= 1
         branch = self._chain(chain.may_go_on, chain.party, held=1)
         branch.units = chain.units
-        return work.begin(branch, self._run_chain(work, branch, claim, tracked=True, links=links))
+        return work.begin(branch, self._run_chain(work, branch, claim, tracked=True, origin=origin))
 
     async def _run_chain(
-        self, work: Work, chain: Chain, first: Claim | Wake, *, tracked: bool, links: TaskLinks | None
+        self, work: Work, chain: Chain, first: Claim | Wake, *, tracked: bool, origin: Origin | TaskLinks | None
     ) -> WakeOutcome:
         """Carry out a claim, or what a wake-up brings, then what is taken over from it, and so on.
 
         Returns the outcome of the first. What is `tracked`, and everything that follows, has no Celery task of its
-        own; `links` are those of the first.
+        own; `origin` is that of the first.
         """
         outcome: WakeOutcome | None = None
         following: Claim | None = None
@@ -229,12 +228,12 @@ class Dispatcher:
             work.spawn(self._hand_on([first], claims))
         chain.is_asking = False
         while following is not None:
-            carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None, links=links)
+            carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None, origin=origin)
             if following.is_awaited:
                 carried = await self._serve_end(following, carried)
             outcome = outcome or carried
             following = await self._go_on(work, chain, carried)
-            links = carried.links and carried.links.at(0)
+            origin = carried.origin
         return outcome or WakeOutcome()
 
     async def _serve_end(self, claim: Claim, carried: WakeOutcome) -> WakeOutcome:
@@ -263,14 +262,14 @@ class Dispatcher:
             return None
         mine, others = self._split(chain, len(taken), wakes) if wakes else ((), ())
         for place, claim in enumerate(taken[1:], 1):
-            self._branch(work, chain, claim, carried.links and carried.links.at(place))
+            self._branch(work, chain, claim, carried.origin and replace(carried.origin, place=place))
         chain.keep(1)
         if mine:
             beside = self._chain(chain.may_go_on, self._party(mine[0]))
             work.begin(beside, self._run_steps(work, beside, mine))
         if others and (child := self._own_child(chain, others)) is not None:
             beside = self._chain(chain.may_go_on, self._party(child))
-            work.begin(beside, self._run_chain(work, beside, child, tracked=True, links=child.links))
+            work.begin(beside, self._run_chain(work, beside, child, tracked=True, origin=child.links))
             others = [wake for wake in others if wake is not child]
         if others:
             work.spawn(self._publish(others))
@@ -292,7 +291,7 @@ class Dispatcher:
         return next((wake for wake in wakes if wake.ref.index == PLAN), None)
 
     async def _carry_out(
-        self, chain: Chain, claim: Claim, *, tracked: bool, links: TaskLinks | None = None
+        self, chain: Chain, claim: Claim, *, tracked: bool, origin: Origin | TaskLinks | None = None
     ) -> WakeOutcome:
         """Do what was claimed; what is `tracked` is shown to monitors from here."""
         running = self.in_flight.begin(claim)
@@ -301,13 +300,12 @@ class Dispatcher:
         chain.running = running
         # For whom the claim holds its slot, its wake-up may not have known.
         chain.become(Party(claim.tenant_id, claim.priority, claim.is_slow))
-        shown = wake_of(claim, links) if tracked else None
         started = time.monotonic()
         carried = WakeOutcome(attempt=claim.attempt)
         is_settled = True
         try:
-            if shown is not None:
-                self._tracker.started(shown, claim.attempt)
+            if tracked:
+                self._tracker.started(claim, origin)
             try:
                 carried = await self._executor.carry_out(claim, chain)
             except DatabaseUnavailable:
@@ -336,15 +334,14 @@ class Dispatcher:
         finally:
             chain.running = None
             self.in_flight.end(running, is_settled=is_settled)
-            if shown is not None:
-                self._tracker.ended(shown, claim.attempt, carried.error, time.monotonic() - started)
+            if tracked:
+                self._tracker.ended(claim, origin, carried.error, time.monotonic() - started)
         if carried.is_late:
             self.in_flight.count_late(running.attempt)
         before = claim
         for step in carried.unit:
-            wake = wake_of(step.claim, links_after(before, 1))
-            self._tracker.started(wake, step.claim.attempt)
-            self._tracker.ended(wake, step.claim.attempt, None, step.seconds)
+            self._tracker.started(step.claim, Origin(before, 1))
+            self._tracker.ended(step.claim, Origin(before, 1), None, step.seconds)
             before = step.claim
         return carried
 

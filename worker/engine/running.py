@@ -26,7 +26,6 @@ from planq.shared.kernel.states import Effect
 from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.engine.lease import Lease, Writes
-from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
 
@@ -178,8 +177,8 @@ class InFlightWork:
     @property
     def is_stalled(self) -> bool:
         """True while a claim waits for its answer for so long that nothing more should be claimed here."""
-        now = self._clock()
-        return any(now - asked > _STALLED_SECONDS for asked in list(self._asked.values()))
+        oldest = next(iter(list(self._asked.values())), None)  # they are in the order in which they were asked
+        return oldest is not None and self._clock() - oldest > _STALLED_SECONDS
 
     @contextmanager
     def claiming(self, refs: Sequence[StepRef]) -> Iterator[list[PendingClaim]]:
@@ -226,7 +225,7 @@ class InFlightWork:
 
     def begin(self, claim: Claim) -> RunningAttempt | None:
         """Carry out what is held in the current task; None when it was cut off already."""
-        running = self._running[attempt_of(claim)]
+        running = self._running[Attempt(claim.ref, claim.attempt)]
         if not running.move(AttemptState.RUNNING):
             self.end(running, is_settled=True)
             return None
@@ -234,7 +233,7 @@ class InFlightWork:
         return running
 
     def drop(self, claim: Claim) -> None:
-        self.end(self._running[attempt_of(claim)], is_settled=True)
+        self.end(self._running[Attempt(claim.ref, claim.attempt)], is_settled=True)
 
     def _hold(self, claim: Claim, state: AttemptState) -> None:
         attempt = attempt_of(claim)
@@ -311,17 +310,11 @@ class InFlightWork:
             del self._asked[mark]
 
     async def conclude(self, write: Callable[..., Awaitable[T]], claim: Claim, /, *args: Any, **kwargs: Any) -> T:
-        """Store by `write` what an attempt came to, as often as `persist` tries; return what it returns.
+        """Store by `write` what an attempt came to; return what it returns.
 
         Waits while the lease is not fresh, so that a worker that was frozen first learns what it has lost. The claims
         that a `take` brings are held.
         """
-        return await persist(self.conclude_once, write, claim, *args, **kwargs)
-
-    async def conclude_once(
-        self, write: Callable[..., Awaitable[T]], claim: Claim, /, *args: Any, **kwargs: Any
-    ) -> T:
-        """Do what `conclude` does, in a single try."""
         if self.lease is not None and not self.lease.is_fresh:
             _log.warning("lease_awaited", extra={"attempt": claim.attempt})
             await self.lease.until_fresh()

@@ -14,8 +14,8 @@ from planq.shared.kernel.claims import Claim, StepClaim
 from planq.shared.kernel.follow_ups import after_end, after_step
 from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.states import TERMINAL_JOB
-from planq.shared.kernel.wakes import Publisher, Wake, links_after
-from planq.worker.engine.chain import in_messages, wake_of
+from planq.shared.kernel.wakes import Publisher, Wake, links_after, wake_of
+from planq.worker.engine.chain import in_messages
 
 SetTimer = Callable[[float, Callable[[], Awaitable[object]]], None]
 """Calls something in so many seconds, or leaves that to the sweeper (`planq.shared.platform.timers`)."""

@@ -211,7 +211,7 @@ class ModelCallRecorder:
 
         A cancellation waits for it up to a second, and never breaks it off: no call may be lost.
         """
-        task = self._begin(self._in_flight.conclude(write, claim, *args, **kwargs))
+        task = self._begin(persist(self._in_flight.conclude, write, claim, *args, **kwargs))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

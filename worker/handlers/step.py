@@ -120,20 +120,20 @@ class StepRunner:
             return await self._leave(claim, code=UnknownTool.code)
         if outcome.suspended is not None:
             waiting = outcome.suspended
-            applied = await self._conclude(self._store.suspend_step, claim, waiting.delay, waiting.output)
+            applied = await persist(self._conclude, self._store.suspend_step, claim, waiting.delay, waiting.output)
             if applied and self._alarms is not None:
                 self._alarms.after_wait(claim, waiting.delay)
             return WakeOutcome.by(claim, TransitionResult(applied))
         if outcome.delegated is not None:
             delegated = outcome.delegated
-            result = await self._conclude(self._store.delegate_step, claim, delegated)
+            result = await persist(self._conclude, self._store.delegate_step, claim, delegated)
             _log_transition("step_delegated", claim, result.applied)
             return WakeOutcome.by(claim, result)
         if outcome.asked is not None:
             question = await self._approvals.addressed(claim, outcome.asked)
             ahead = await self._ask_ahead(claim) if question.kind is QuestionKind.APPROVAL else ()
             try:
-                applied = await self._conclude(self._store.ask_step, claim, question, ahead=ahead)
+                applied = await persist(self._conclude, self._store.ask_step, claim, question, ahead=ahead)
             except TooManyQuestions as error:
                 return await self.break_off(claim, error, chain, phase=Phase.PREPARING, since=since)
             _log_transition("step_asking", claim, applied, kind=str(question.kind))
@@ -151,8 +151,8 @@ class StepRunner:
                 result = await persist(self._succeed_large, claim, output, unit, chain, ready)
             else:
                 stored, take = JsonText(output.body), chain.take(ready)
-                result = await self._conclude(
-                    self._store.succeed_step, claim, stored, output.artifact, unit=unit, take=take
+                result = await persist(
+                    self._conclude, self._store.succeed_step, claim, stored, output.artifact, unit=unit, take=take
                 )
         except StorageFull as error:
             return await self.break_off(claim, error, chain, since=since)
@@ -254,12 +254,14 @@ class StepRunner:
         match next_:
             case RunAgain(error, delay, in_doubt, anew, is_wait):
                 how = {"in_doubt": in_doubt, "anew": anew, "is_wait": is_wait}
-                return await self._conclude(self._store.fail_step, claim, error, delay, **how, take=chain.take())
+                return await persist(
+                    self._conclude, self._store.fail_step, claim, error, delay, **how, take=chain.take()
+                )
             case AskPerson(error, question):
-                applied = await self._conclude(self._store.ask_step, claim, question, error)
+                applied = await persist(self._conclude, self._store.ask_step, claim, question, error)
                 return TransitionResult(applied, status=StepStatus.WAITING)
             case GiveUp(error):
-                return await self._conclude(self._store.fail_step, claim, error, None, take=chain.take())
+                return await persist(self._conclude, self._store.fail_step, claim, error, None, take=chain.take())
 
     async def _succeed_large(
         self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain, ready: int
@@ -268,7 +270,7 @@ class StepRunner:
         artifact, payload = await self._values.put(claim, output)
         stored = None if payload is not None else JsonText(output.body)
         given, take = (claim, stored, artifact, payload), chain.take(ready)
-        return await self._in_flight.conclude_once(self._store.succeed_step, *given, unit=unit, take=take)
+        return await self._conclude(self._store.succeed_step, *given, unit=unit, take=take)
 
     async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> AttemptOutcome:
         """Return what the call comes to: `_call`, in a task of its own, and then the check of its answer.
@@ -325,7 +327,7 @@ class StepRunner:
 
     async def _call(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
         """Return the tool's answer: what it finds out of an earlier call, what it gathers, or that of a new call."""
-        given = await calling.secrets.opened(claim.answers)
+        given = await calling.secrets.opened(claim.answers) if claim.answers else ()
         arguments = await self._values.arguments(claim, tool)
         if dropped := [name for name in tool.definition.user_scoped if name in claim.arguments]:
             data = {"tool": claim.tool_name, "parameters": dropped}

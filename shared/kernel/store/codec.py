@@ -302,14 +302,17 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         effect=Effect(value["effect"]),
         tool_name=value["tool_name"],
         arguments=value["arguments"],
-        outputs={int(index): known_output(stored) for index, stored in value["outputs"].items()},
+        outputs={
+            int(index): stored["output"] if stored["payload_hash"] is None else known_output(stored)
+            for index, stored in value["outputs"].items()
+        },
         tries=value["tries"],
         retry=RetryTerms(**value["retry"]),
         worker_losses=value["worker_losses"],
         timeout_seconds=value["timeout_seconds"],
         recovery=Recovery(value["recovery"]),
         in_doubt=value["in_doubt"],
-        wanted=tuple(map(path_of, value["wanted"] or ())),
+        wanted=tuple(map(path_of, value["wanted"])) if value["wanted"] else (),
         dependents=value["dependents"],
         kind=StepKind(given("kind", StepKind.TOOL)),
         joined=given("joined", False),

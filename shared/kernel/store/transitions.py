@@ -150,14 +150,14 @@ class PostgresJobStore:
         # What is taken over in one statement is of one pool; a process has one, and takes nothing over of others.
         self._succeeding = defaultdict[Pool, Batcher[BatchItem, SqlValue]](
             lambda: Batcher(
-                self._succeed_steps,
+                partial(self._end_steps, "planq_succeed_steps"),
                 max_weight=_SUCCESSES_TOGETHER,
                 weigh=lambda item: item.weight + len(item.text) // _BYTES_OF_A_SUCCESS,
                 owner_of=_OWNER,
             )
         )
         self._failing = defaultdict[Pool, Batcher[BatchItem, SqlValue]](
-            lambda: Batcher(self._fail_steps, owner_of=_OWNER)
+            lambda: Batcher(partial(self._end_steps, "planq_fail_steps"), owner_of=_OWNER)
         )
 
     async def claim(self, refs: Sequence[StepRef]) -> Sequence[Claim]:
@@ -588,15 +588,10 @@ class PostgresJobStore:
             self._ended.send(UUID(item.job))
         return applied
 
-    async def _fail_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
-        given = str(items[0].take.pool), self._worker_id, self._seconds
-        rows = await self._answers("planq_fail_steps", items, *given)
-        return [_LATE if row is None else row["result"] for row in rows]
-
-    async def _succeed_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
-        given = str(items[0].take.pool), self._worker_id, self._seconds
-        rows = await self._answers("planq_succeed_steps", items, *given)
-        return [_LATE if row is None else row["result"] for row in rows]
+    async def _end_steps(self, function: str, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
+        given = array_of(items), str(items[0].take.pool), self._worker_id, self._seconds
+        found = {row["n"]: row["result"] for row in await self._database.call_table(function, *given)}
+        return [found.get(n, _LATE) for n in range(len(items))]
 
     async def _answers(self, function: str, items: Sequence[BatchItem], *given: Any) -> Sequence[Row | None]:
         """Call a function with a batch and return the row of each item; one that came too late has none."""

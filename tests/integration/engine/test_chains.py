@@ -22,7 +22,6 @@ from tests.support.harness import Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
 PATIENCE = 60
-NOWHERE = StepRef(UUID(int=0), 0, -1)
 
 
 class Steps:
@@ -103,7 +102,7 @@ def test_a_chain_of_pure_steps_ends_in_one_commit_and_each_step_is_shown(play: P
         sizes, shown = units(harness), list[tuple[str, int, int]]()
 
         def show(kind: str) -> Callable[..., None]:
-            return lambda wake, attempt, *_: shown.append((kind, getattr(wake, "ref", NOWHERE).index, attempt))
+            return lambda claim, *_: shown.append((kind, claim.ref.index, claim.attempt))
 
         harness.silent.started, harness.silent.ended = show("started"), show("ended")  # type: ignore[method-assign]
         job_id = await harness.submit("", plan=chain(*["leaf"] * 5))

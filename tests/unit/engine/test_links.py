@@ -73,7 +73,7 @@ def test_each_of_a_fan_out_has_its_place_in_one_group(pools: list[Pool], taken: 
     messages = in_messages([wake for wake in carried.wakes if wake not in ours], workers)
     each = [wake for message in messages for wake in message.each]
     shown = [wake.links for wake in [*ours, *each]]
-    shown += [carried.links and carried.links.at(place) for place in range(taken)]
+    shown += [carried.origin and replace(carried.origin, place=place).links for place in range(taken)]
     group = f"{JOB}.plan.3.group" if taken + len(pools) > 1 else None
     places = range(taken + len(pools)) if group else [None]
     expected = {TaskLinks(f"{JOB}.plan.1", f"{JOB}.plan.3", group, place) for place in places}

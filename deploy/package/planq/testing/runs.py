@@ -29,13 +29,13 @@ from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import STAGES, JobStatus, Pool, Respond, StepStatus, Strategy, WakeQueue
 from planq.shared.kernel.wakes import Wake
-from planq.shared.platform.errors import ErrorRecord, InvalidRequest, PlanInvalid
+from planq.shared.platform.errors import InvalidRequest, PlanInvalid
 from planq.shared.subjects.tenants.config import Tenant, TenantConfig
 from planq.testing.answers import Answers, AskedQuestion, People
 from planq.testing.contexts import JOB
 from planq.testing.memory import MemoryStore
 from planq.testing.scripted import ScriptedModel
-from planq.worker.engine import Dispatcher, DispatcherSettings
+from planq.worker.engine import Loop, LoopSettings
 from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers import Attempts, AttemptSettings
 from planq.worker.handlers.stage_context import Backgrounds
@@ -293,8 +293,8 @@ class _Worker:
             draw=lambda: 0.0,
             secrets=self._secret,
         )
-        self._dispatcher = Dispatcher(
-            DispatcherSettings(Pool.IO, _SLOTS, fuse_seconds=0),
+        self._dispatcher = Loop(
+            LoopSettings(Pool.IO, _SLOTS, fuse_seconds=0),
             store=store,
             executor=attempts,
             publisher=self,
@@ -387,8 +387,8 @@ class _Worker:
         """The port `Queues`."""
         return queues
 
-    def started(self, wake: Wake, attempt: int) -> None:
+    def started(self, *_: Any) -> None:
         """The port `Tracker`."""
 
-    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
+    def ended(self, *_: Any) -> None:
         """The port `Tracker`."""
