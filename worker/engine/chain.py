@@ -43,11 +43,11 @@ class WakeOutcome:
     """The outcome of carrying out one wake-up.
 
     `attempt` is None when there was nothing to do: the claim found the work taken, over or not yet due. `error` is
-    what the stage or step failed with. `taken` and `wakes` are what it led to: what this process has claimed already,
-    and what anybody may carry out; `origin` is that of the first of `taken`. `poisoned` says that a thread which
-    cannot be stopped still runs a tool here, so that a `cpu` process should be replaced. `is_late` says that the outcome was
+    what the attempt failed with. `taken` and `wakes` are what it led to: what this process has claimed already, and
+    what anybody may carry out; `origin` is that of the first of `taken`. `poisoned` says that a thread which cannot
+    be stopped still runs a tool here, so that a `cpu` process should be replaced. `is_late` says that the outcome was
     rejected, because the attempt had ended otherwise (taken back, cancelled, expired). `steps` counts the attempts of
-    a wake-up for several steps. `unit` are the further steps of its unit. `has_ended`: with the step, its job has.
+    a wake-up for several steps. `unit` are the further steps of its unit. `has_ended`: with the attempt, its job has.
     """
 
     attempt: int | None = None
