@@ -44,6 +44,9 @@ class StepRef:
     round: int
     index: int
 
+    def __hash__(self) -> int:
+        return hash((self.job_id.int, self.index))  # not by way of UUID, whose hash is made in Python each time
+
     @property
     def is_stage(self) -> bool:
         return self.index < 0

@@ -316,6 +316,9 @@ class Attempt:
     ref: StepRef
     number: int
 
+    def __hash__(self) -> int:
+        return hash((self.ref.job_id.int, self.ref.index, self.number))
+
     @property
     def job_id(self) -> UUID:
         return self.ref.job_id

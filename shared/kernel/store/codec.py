@@ -280,6 +280,17 @@ def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -
 # Both are read for every attempt, field by field: a validator of records takes ten times as long.
 
 
+# To ask an enum for its member costs as much as to make the rest of a claim.
+_PRIORITY = {str(one): one for one in Priority}
+_EFFECT = {str(one): one for one in Effect}
+_RECOVERY = {str(one): one for one in Recovery}
+_RESPOND = {str(one): one for one in Respond}
+_STRATEGY = {str(one): one for one in Strategy}
+_KIND = {str(one): one for one in StepKind}
+_STEP_STATUS = {str(one): one for one in StepStatus}
+_JOB_STATUS = {str(one): one for one in JobStatus}
+
+
 def step_claim(value: Mapping[str, Any]) -> StepClaim:
     """Return a claim that `planq_step_claims` returned; JSON of users in it is not looked at."""
     tree = value["job_tree"]
@@ -296,10 +307,10 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         agent_name=given("agent"),
         depth=given("depth", 0),
         root_job_id=_uuid(given("root_job_id")),
-        priority=Priority(value["priority"]),
+        priority=_PRIORITY[value["priority"]],
         time_left=_seconds(value["time_left"]),
         pool=Pool(value["pool"]),
-        effect=Effect(value["effect"]),
+        effect=_EFFECT[value["effect"]],
         tool_name=value["tool_name"],
         arguments=value["arguments"],
         outputs={
@@ -310,18 +321,18 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         retry=RetryTerms(**value["retry"]),
         worker_losses=value["worker_losses"],
         timeout_seconds=value["timeout_seconds"],
-        recovery=Recovery(value["recovery"]),
+        recovery=_RECOVERY[value["recovery"]],
         in_doubt=value["in_doubt"],
         wanted=tuple(map(path_of, value["wanted"])) if value["wanted"] else (),
         dependents=value["dependents"],
-        kind=StepKind(given("kind", StepKind.TOOL)),
+        kind=_KIND[given("kind", "tool")],
         joined=given("joined", False),
         note=given("note"),
         verbatim=value["verbatim"],
         limits=None if limits is None else Limits.from_json(limits),
         skill_id=given("skill_id"),
-        answers=tuple(record(QuestionAnswer, answer) for answer in value["answers"]),
-        policies=tuple(block["policy"] for block in value["loops"] if block.get("policy")),
+        answers=tuple([record(QuestionAnswer, answer) for answer in value["answers"]]),
+        policies=tuple([block["policy"] for block in value["loops"] if block.get("policy")]),
         waited=timedelta(seconds=value["waited"]),
     )
 
@@ -345,7 +356,7 @@ def stage_claim(value: Mapping[str, Any], as_called: AsCalled, rounds: Sequence[
         agent_name=given("agent_name"),
         depth=given("depth", 0),
         root_job_id=_uuid(given("root_job_id")),
-        priority=Priority(value["priority"]),
+        priority=_PRIORITY[value["priority"]],
         time_left=_seconds(value["time_left"]),
         model=value["model"],
         input=value["input"],
@@ -368,11 +379,11 @@ def stage_claim(value: Mapping[str, Any], as_called: AsCalled, rounds: Sequence[
         next_index=given("next_index", 0),
         history=value["history"],
         tried=NOT_TRIED if value["tried"] is None else record(StageTries, value["tried"]),
-        strategy=Strategy(value["strategy"]),
+        strategy=_STRATEGY[value["strategy"]],
         rounds=rounds,
         rounds_time_left=_seconds(value["rounds_time_left"]),
         loop=value["loop"],
-        respond=Respond(value["respond"]),
+        respond=_RESPOND[value["respond"]],
         on_incomplete=value["on_incomplete"],
         model_settings=value["model_settings"],
         kept=value["kept"],
@@ -478,13 +489,13 @@ def transition_result(
     status, job_status = given("status"), given("job_status")
     return TransitionResult(
         True,
-        tuple(ReadyStep(one["index"], Pool(one["pool"]), one["tool_name"]) for one in given("ready") or ()),
-        None if job_status is None else JobStatus(job_status),
-        None if status is None else StepStatus(status),
+        tuple([ReadyStep(one["index"], Pool(one["pool"]), one["tool_name"]) for one in given("ready") or ()]),
+        None if job_status is None else _JOB_STATUS[job_status],
+        None if status is None else _STEP_STATUS[status],
         given("stage_attempt") or 0,
         tuple(taken),
         given("steps") or 1,
-        tuple(Wake.plan(UUID(child["job_id"]), name=child["agent"]) for child in given("children") or ()),
+        tuple([Wake.plan(UUID(child["job_id"]), name=child["agent"]) for child in given("children") or ()]),
     )
 
 
