@@ -79,7 +79,7 @@ from planq.worker.egress import Egress
 from planq.worker.engine import Loop, LoopSettings, Shares
 from planq.worker.engine.persist import persist
 from planq.worker.engine.running import InFlightWork
-from planq.worker.handlers import Attempts, AttemptSettings
+from planq.worker.handlers import AttemptSettings, handlers
 from planq.worker.handlers.alarms import Alarms
 from planq.worker.handlers.insights import Insights, InsightSettings
 from planq.worker.handlers.stage_context import Backgrounds
@@ -341,7 +341,7 @@ class WorkerRuntime:
         self._tools.agent_services.caps = partial(_limits_of, self._tenants)
         tools = Catalogue(PublishedTools(self._database).list, self._tenants)
         publisher = self._failpoints.around("publisher", self._publisher)
-        executor = Attempts(
+        made = handlers(
             self._attempt_settings(),
             store=store,
             catalogue=self._failpoints.around("catalogue", tools),
@@ -371,7 +371,7 @@ class WorkerRuntime:
         self.dispatcher = Loop(
             self._dispatcher_settings(),
             store=store,
-            executor=executor,
+            handlers=made,
             publisher=publisher,
             tracker=self._tracker,
             in_flight=self._in_flight,

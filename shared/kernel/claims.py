@@ -76,16 +76,6 @@ class Claim:
         return self.agent_name
 
     @property
-    def is_slow(self) -> bool:
-        """True where it waits for others, as a fetch does: other work need not wait for it to end."""
-        return self.effect is not Effect.PURE
-
-    @property
-    def ends_in(self) -> float | None:
-        """Return the seconds after which its job may run out of time, None where that is seen otherwise."""
-        return None
-
-    @property
     def is_awaited(self) -> bool:
         """True where somebody may wait for the job's end: a step above it, or the next turn of a conversation."""
         return self.root_job_id is not None or self.conversation_id is not None
@@ -147,10 +137,6 @@ class StageClaim(Claim):
     kept: str | None = None
     parts: Sequence[Mapping[str, Any]] = ()
     deferral: Deferral | None = None
-
-    @property
-    def ends_in(self) -> float:
-        return min(self.limits.job_timeout_seconds, self.limits.plan_timeout_seconds)
 
     @property
     def status(self) -> JobStatus:

@@ -56,6 +56,21 @@ class StepRef:
         return self.job_id, self.index
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at what is at an address; `number` is its fencing token."""
+
+    ref: StepRef
+    number: int
+
+    def __hash__(self) -> int:
+        return hash((self.ref.job_id.int, self.ref.index, self.number))
+
+    @property
+    def job_id(self) -> UUID:
+        return self.ref.job_id
+
+
 _STAGE_NAMES = {PLAN: "plan", RESPOND: "respond"}
 
 

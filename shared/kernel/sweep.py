@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
 from planq.shared.kernel.questions import StepQuestion
 from planq.shared.kernel.retry import RetryTerms
@@ -307,21 +307,6 @@ class SweepStore(Protocol):
     async def tidy(self) -> None:
         """Remove what nobody refers to any more, of all subjects: their statements that begin with `tidy_`."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt at what is at an address; `number` is its fencing token."""
-
-    ref: StepRef
-    number: int
-
-    def __hash__(self) -> int:
-        return hash((self.ref.job_id.int, self.ref.index, self.number))
-
-    @property
-    def job_id(self) -> UUID:
-        return self.ref.job_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from planq.shared.agentic.plan.document import Plan
 from planq.shared.kernel.budget import Holder, ReservationRequest
 from planq.shared.kernel.children import ChildRequest, Delegated
 from planq.shared.kernel.claims import StageClaim, StepClaim
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.kernel.job_store import ClaimRequest
 from planq.shared.kernel.questions import FailStep
 from planq.shared.kernel.retry import RetryTerms, StageTries
 from planq.shared.kernel.states import Effect, JobStatus, Pool, QuestionKind, Settlement, StepKind
-from planq.shared.kernel.sweep import Attempt, DueTimer, ExpiredJob, ExpiredPlan, LostStage, LostStep
+from planq.shared.kernel.sweep import DueTimer, ExpiredJob, ExpiredPlan, LostStage, LostStep
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.subjects.jobs.store import Verdict
 from planq.shared.subjects.questions.store import ExpiredQuestion, QuestionSweep

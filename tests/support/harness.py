@@ -56,7 +56,7 @@ from planq.worker.container import sweep_duties
 from planq.worker.engine import Loop, LoopSettings, Sweeper, SweepSettings, WakeOutcome
 from planq.worker.engine.persist import persist
 from planq.worker.engine.running import InFlightWork
-from planq.worker.handlers import Attempts, AttemptSettings
+from planq.worker.handlers import AttemptSettings, handlers
 from planq.worker.handlers.insights import Insights, InsightSettings
 from planq.worker.handlers.stage_context import Backgrounds
 from planq.worker.models.gateway import ModelGateway
@@ -258,7 +258,7 @@ class Harness:
     ) -> Loop:
         in_flight = InFlightWork()
         store = cast(JobStore, _Replaceable(self.store))
-        executor = Attempts(
+        made = handlers(
             attempts,
             store=store,
             catalogue=self.catalogue,
@@ -279,7 +279,7 @@ class Harness:
         return Loop(
             settings,
             store=store,
-            executor=executor,
+            handlers=made,
             publisher=self,
             tracker=self.silent,
             in_flight=in_flight,

@@ -118,7 +118,7 @@ class CeleryTracker:
     def started(self, claim: Claim, origin: Origin | TaskLinks | None) -> None:
         """Send `task-received` and `task-started`."""
         dispatcher = getattr(self._consumer, "event_dispatcher", None)
-        if dispatcher is not None:
+        if dispatcher is not None and dispatcher.enabled:
             received, started = partial(_received, claim, origin), partial(_identified, claim)
             dispatcher.note(("task-received", received), ("task-started", started))
 
@@ -127,7 +127,7 @@ class CeleryTracker:
     ) -> None:
         """Send `task-succeeded` or `task-failed`."""
         dispatcher = getattr(self._consumer, "event_dispatcher", None)
-        if dispatcher is None:
+        if dispatcher is None or not dispatcher.enabled:
             return
         if error is None:
             shown = {"result": "succeeded", "runtime": runtime_seconds}

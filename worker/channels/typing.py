@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
-from planq.shared.kernel.sweep import Attempt
+from planq.shared.kernel.ids import Attempt
 from planq.shared.platform.errors import DatabaseUnavailable, PlanqError
 
 FindsChats = Callable[[Collection[UUID], Collection[str], int], Awaitable[Sequence[tuple[str, str, str]]]]

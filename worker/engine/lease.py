@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from planq.shared.kernel.claims import Claim
+from planq.shared.kernel.ids import Attempt
 from planq.shared.kernel.states import Effect, Recovery
-from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.beats import boot_clock
 from planq.shared.platform.errors import DatabaseUnavailable, OwnershipLost
 

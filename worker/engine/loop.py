@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID
@@ -54,17 +54,17 @@ _STOP_SECONDS = 5.0
 """What the answers of the database are waited for when the process stops."""
 
 
-class Executor(Protocol):
-    """Carries out what the dispatcher has claimed, and ends it in the database.
+class Handler(Protocol):
+    """Carries out the attempts of one kind, and ends them in the database.
 
-    The dispatcher knows nothing else of plans, tools and models.
+    The loop knows nothing else of plans, tools and models.
     """
 
-    def carry_out(self, claim: Claim, chain: Chain) -> Coroutine[Any, Any, WakeOutcome]:
+    def carry_out(self, claim: Any, chain: Chain, /) -> Coroutine[Any, Any, WakeOutcome]:
         """Carry out the attempt and store its outcome, taking over what `chain` may."""
         ...
 
-    async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> WakeOutcome:
+    def break_off(self, claim: Any, failure: ExecutionFailed, chain: Chain, /) -> Coroutine[Any, Any, WakeOutcome]:
         """End an attempt that failed in planq: what becomes of it is decided as after any other failure."""
         ...
 
@@ -94,14 +94,16 @@ class Loop:
         settings: LoopSettings,
         *,
         store: JobStore,
-        executor: Executor,
+        handlers: Mapping[int, Handler],
         publisher: Publisher,
         tracker: Tracker,
         in_flight: InFlightWork,
         workers: Callable[[], int] = lambda: 1,
         is_slow: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`workers` says how many workers of this pool live, as far as is known; `is_slow` says of a tool by its name
+        """`handlers` has that of each stage under its index, and that of all steps under 0.
+
+        `workers` says how many workers of this pool live, as far as is known; `is_slow` says of a tool by its name
         whether its calls wait for others.
         """
         self._settings = settings
@@ -109,7 +111,8 @@ class Loop:
         self._workers = workers
         self._is_slow = is_slow
         self._store = store
-        self._executor = executor
+        self._handlers = handlers
+        self._steps = handlers[0]
         self._publisher = publisher
         self._tracker = tracker
         self.in_flight = in_flight
@@ -229,7 +232,7 @@ class Loop:
         chain.is_asking = False
         while following is not None:
             carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None, origin=origin)
-            if following.is_awaited:
+            if carried.has_ended and following.is_awaited:
                 carried = await self._serve_end(following, carried)
             outcome = outcome or carried
             following = await self._go_on(work, chain, carried)
@@ -237,19 +240,14 @@ class Loop:
         return outcome or WakeOutcome()
 
     async def _serve_end(self, claim: Claim, carried: WakeOutcome) -> WakeOutcome:
-        """Serve whoever waits for the job of a claim, if it has ended; returns what that led to, too.
+        """Serve whoever waits for the job of a claim, which has ended; returns what that led to, too.
 
         Where the database does not answer, the sweeper does it.
         """
-        if carried.taken or carried.wakes or carried.is_late:
-            return carried  # the job goes on, or somebody else has ended it
-        if not carried.has_ended:
-            return carried
-        job_id = claim.job_id
         try:
-            followed = await persist(self._store.serve_end, job_id)
+            followed = await persist(self._store.serve_end, claim.job_id)
         except DatabaseUnavailable:
-            _log.warning("end_not_served", extra={"job": str(job_id)})
+            _log.warning("end_not_served", extra={"job": str(claim.job_id)})
             return carried
         return replace(carried, wakes=[*carried.wakes, *after_end(followed, claim)])
 
@@ -263,7 +261,8 @@ class Loop:
         mine, others = self._split(chain, len(taken), wakes) if wakes else ((), ())
         for place, claim in enumerate(taken[1:], 1):
             self._branch(work, chain, claim, carried.origin and replace(carried.origin, place=place))
-        chain.keep(1)
+        if chain.held > 1:
+            chain.keep(1)
         if mine:
             beside = self._chain(chain.may_go_on, self._party(mine[0]))
             work.begin(beside, self._run_steps(work, beside, mine))
@@ -297,9 +296,11 @@ class Loop:
         running = self.in_flight.begin(claim)
         if running is None:
             return WakeOutcome()
-        chain.running = running
+        chain.running, handler = running, self._handlers.get(claim.ref.index, self._steps)
         # For whom the claim holds its slot, its wake-up may not have known.
-        chain.become(Party(claim.tenant_id, claim.priority, claim.is_slow))
+        party = Party(claim.tenant_id, claim.priority, claim.effect is not Effect.PURE)
+        if party != chain.party:
+            chain.become(party)
         started = time.monotonic()
         carried = WakeOutcome(attempt=claim.attempt)
         is_settled = True
@@ -307,7 +308,7 @@ class Loop:
             if tracked:
                 self._tracker.started(claim, origin)
             try:
-                carried = await self._executor.carry_out(claim, chain)
+                carried = await handler.carry_out(claim, chain)
             except DatabaseUnavailable:
                 raise
             except Exception as error:
@@ -315,7 +316,7 @@ class Loop:
                 _log.exception("defect", extra={"attempt": claim.attempt})
                 # The text of a foreign exception may hold anything, so it stays in the log.
                 fault = InternalFault(f"planq failed here ({type(error).__name__}); the cause is in the worker's log")
-                carried = await self._executor.break_off(claim, fault, chain)
+                carried = await handler.break_off(claim, fault, chain)
         except asyncio.CancelledError:
             if running.state is AttemptState.CUT_OFF:
                 # The database already says that this attempt is over; its Celery task ends normally.
@@ -424,7 +425,9 @@ class Loop:
                 return True
             if is_looked_into(claim) and self.in_flight.writes.is_acting(attempt_of(claim)):
                 return False  # a thread of it runs until the process has ended: the sweeper sees that and says so
-            carried = await self._executor.break_off(claim, _unknown(claim, "the worker stopped"), chain)
+            carried = await self._handlers.get(claim.ref.index, self._steps).break_off(
+                claim, _unknown(claim, "the worker stopped"), chain
+            )
             await self._publish(carried.wakes)
         except DatabaseUnavailable:
             _log.warning("work_not_given_back", extra={"attempt": claim.attempt})
@@ -446,7 +449,7 @@ class Loop:
             if is_looked_into(claim):
                 await self.in_flight.writes.until_stopped(attempt_of(claim))
             stopped = _unknown(claim, "the worker could not renew its lease and stopped the call")
-            return await self._executor.break_off(claim, stopped, chain)
+            return await self._handlers.get(claim.ref.index, self._steps).break_off(claim, stopped, chain)
         except asyncio.CancelledError:
             if running.state is not AttemptState.CUT_OFF:
                 raise  # this process stops, and the database is still away: the lease decides

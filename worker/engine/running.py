@@ -21,9 +21,8 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from planq.shared.kernel.claims import Claim
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.kernel.states import Effect
-from planq.shared.kernel.sweep import Attempt
 from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.engine.lease import Lease, Writes
 
@@ -236,10 +235,8 @@ class InFlightWork:
         self.end(self._running[Attempt(claim.ref, claim.attempt)], is_settled=True)
 
     def _hold(self, claim: Claim, state: AttemptState) -> None:
-        attempt = attempt_of(claim)
+        attempt = Attempt(claim.ref, claim.attempt)
         self._running[attempt] = RunningAttempt(attempt, claim, state, self._clock())
-        if (seconds := claim.ends_in) is not None:
-            self.ends_in(seconds)
         self._on_change("begun", attempt.ref, attempt.number)
 
     def end(self, running: RunningAttempt, *, is_settled: bool) -> None:
@@ -324,7 +321,7 @@ class InFlightWork:
             self._on_change("concluding", attempt.ref, attempt.number)
         if kwargs.get("take") is None:
             return await write(claim, *args, **kwargs)
-        taking = self._taking.setdefault(claim.job_id, [])
+        taking = self._taking.setdefault(claim.ref.job_id, [])
         taking.append(running)
         try:
             result: Any = await write(claim, *args, **kwargs)
@@ -336,7 +333,7 @@ class InFlightWork:
         finally:
             taking.remove(running)
             if not taking:
-                del self._taking[claim.job_id]
+                del self._taking[claim.ref.job_id]
         return result
 
     async def until_held(self) -> None:

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from planq.shared.agentic.models.contract import Planner, Prices, Responder, TurnPlanner
 from planq.shared.agentic.tools.contract import Toolbox, ToolCatalogue
 from planq.shared.agentic.tools.policy import ToolPolicy
-from planq.shared.kernel.claims import Claim, StageClaim
+from planq.shared.kernel.claims import StageClaim
 from planq.shared.kernel.ids import PLAN, RESPOND
 from planq.shared.kernel.job_store import JobStore
 from planq.shared.kernel.limits import INLINE_OUTPUT_BYTES
@@ -23,6 +23,7 @@ from planq.shared.platform.logs import attempt_fields
 from planq.shared.subjects.orchestrations.contract import Conclude
 from planq.shared.subjects.payloads.contract import Payloads
 from planq.worker.engine.chain import Chain, WakeOutcome
+from planq.worker.engine.loop import Handler
 from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers.alarms import Alarms
 from planq.worker.handlers.budget import Budget, ModelCallRecorder
@@ -36,17 +37,9 @@ from planq.worker.handlers.step_values import OutputLimits, Values
 from planq.worker.handlers.tool_call import SecretsOf, no_secrets
 from planq.worker.models.planners import InstalledPlanners
 
-__all__ = ["AttemptSettings", "Attempts"]
+__all__ = ["AttemptSettings", "handlers"]
 
 Outcome: TypeAlias = "Coroutine[Any, Any, WakeOutcome]"
-CarriesOutStage: TypeAlias = "Callable[[StageClaim, Chain], Outcome]"
-
-
-class Handler(Protocol):
-    """Carries out attempts of one kind; `break_off` ends one that has failed in planq."""
-
-    def carry_out(self, claim: Any, chain: Chain, /) -> Outcome: ...
-    def break_off(self, claim: Any, failure: ExecutionFailed, chain: Chain, /) -> Outcome: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,96 +64,85 @@ class AttemptSettings:
     can_seal: bool = False
 
 
-class Attempts:
-    """Carries out the attempts of one process (`planq.worker.engine.loop.Executor`)."""
+def handlers(
+    settings: AttemptSettings,
+    *,
+    store: JobStore,
+    catalogue: ToolCatalogue,
+    in_flight: InFlightWork,
+    planner: Planner,
+    turns: TurnPlanner,
+    responder: Responder,
+    toolbox: Toolbox,
+    payloads: Payloads,
+    backgrounds: Backgrounds,
+    draw: Callable[[], float],
+    conclude: Conclude | None = None,
+    prices: Prices | None = None,
+    counts: Counter[tuple[str, ...]] | None = None,
+    own_planners: InstalledPlanners | None = None,
+    secrets: SecretsOf = no_secrets,
+    alarms: Alarms | None = None,
+    insights: Insights | None = None,
+) -> Mapping[int, Handler]:
+    """Return the handlers of one process, by the index of a stage; under 0 that of all steps.
 
-    def __init__(
-        self,
-        settings: AttemptSettings,
-        *,
-        store: JobStore,
-        catalogue: ToolCatalogue,
-        in_flight: InFlightWork,
-        planner: Planner,
-        turns: TurnPlanner,
-        responder: Responder,
-        toolbox: Toolbox,
-        payloads: Payloads,
-        backgrounds: Backgrounds,
-        draw: Callable[[], float],
-        conclude: Conclude | None = None,
-        prices: Prices | None = None,
-        counts: Counter[tuple[str, ...]] | None = None,
-        own_planners: InstalledPlanners | None = None,
-        secrets: SecretsOf = no_secrets,
-        alarms: Alarms | None = None,
-        insights: Insights | None = None,
-    ) -> None:
-        """`draw` returns uniform numbers from [0, 1) for jitter.
+    `draw` returns uniform numbers from [0, 1) for jitter.
 
         `turns` plans the rounds of `loop` and `react`, where a loop block names none of the `own_planners`.
         `conclude` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money. Calls
         of tools are counted in `counts`. `secrets` are what tenants keep for their tools. Without `alarms` a sweeper
         has to find what becomes due.
         Without `insights` no planner is told of earlier jobs.
-        """
-        recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw, alarms, in_flight)
-        budget = Budget(store, recorder, prices)
-        answering = Answering(store, catalogue, responder, recorder, budget)
-        values = Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes))
-        rounds = RoundStage(
-            store,
-            values,
-            turns,
-            recorder,
-            budget,
-            answering,
-            counts=counts,
-            own_planners=own_planners,
-        )
-        plan = PlanStage(store, catalogue, planner, recorder, budget, answering, rounds, backgrounds, insights)
-        respond = RespondStage(recorder, budget, answering, backgrounds, conclude)
-        self._handlers: Mapping[int, Handler] = {
-            PLAN: _Stages(recorder, plan.carry_out),
-            RESPOND: _Stages(recorder, respond.carry_out),
-        }
-        self._steps: Handler = StepRunner(
-            store,
-            toolbox,
-            values=values,
-            draw=draw,
-            in_flight=in_flight,
-            tenants=backgrounds.tenants,
-            policy=settings.tool_policy,
-            counts=counts,
-            has_processes=settings.has_processes,
-            secrets=secrets,
-            can_seal=settings.can_seal,
-            alarms=alarms,
-        )
-
-    def carry_out(self, claim: Claim, chain: Chain) -> Outcome:
-        """See `Executor`."""
-        return self._handlers.get(claim.ref.index, self._steps).carry_out(claim, chain)
-
-    def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> Outcome:
-        """See `Executor`."""
-        return self._handlers.get(claim.ref.index, self._steps).break_off(claim, failure, chain)
+    """
+    recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw, alarms, in_flight)
+    budget = Budget(store, recorder, prices)
+    answering = Answering(store, catalogue, responder, recorder, budget)
+    values = Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes))
+    rounds = RoundStage(
+        store,
+        values,
+        turns,
+        recorder,
+        budget,
+        answering,
+        counts=counts,
+        own_planners=own_planners,
+    )
+    plan = PlanStage(store, catalogue, planner, recorder, budget, answering, rounds, backgrounds, insights)
+    respond = RespondStage(recorder, budget, answering, backgrounds, conclude)
+    steps = StepRunner(
+        store,
+        toolbox,
+        values=values,
+        draw=draw,
+        in_flight=in_flight,
+        tenants=backgrounds.tenants,
+        policy=settings.tool_policy,
+        counts=counts,
+        has_processes=settings.has_processes,
+        secrets=secrets,
+        can_seal=settings.can_seal,
+        alarms=alarms,
+    )
+    return {0: steps, PLAN: Stage(plan, recorder, in_flight), RESPOND: Stage(respond, recorder, in_flight)}
 
 
-class _Stages:
+class Stage:
     """The handler of one stage: what PLAN and RESPOND have in common."""
 
-    def __init__(self, recorder: ModelCallRecorder, carry_out: CarriesOutStage) -> None:
+    def __init__(self, stage: PlanStage | RespondStage, recorder: ModelCallRecorder, in_flight: InFlightWork) -> None:
+        self._stage = stage
         self._recorder = recorder
-        self._carry_out = carry_out
+        self._in_flight = in_flight
 
     def carry_out(self, claim: StageClaim, chain: Chain) -> Outcome:
         """Carry out the stage, or only its end where the database has refused that before."""
         chain.calls = []
         named = {"job": str(claim.job_id), "stage": claim.status.value, "tenant": claim.tenant_id}
         attempt_fields.set({**named, "attempt": claim.attempt})
-        return self._carry_out(claim, chain) if claim.kept is None else self._recorder.end_kept(claim)
+        self._in_flight.ends_in(min(claim.limits.job_timeout_seconds, claim.limits.plan_timeout_seconds))
+        return self._stage.carry_out(claim, chain) if claim.kept is None else self._recorder.end_kept(claim)
 
     def break_off(self, claim: StageClaim, failure: ExecutionFailed, chain: Chain) -> Outcome:
         """End the job, for planq itself has failed."""

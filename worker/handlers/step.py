@@ -144,7 +144,9 @@ class StepRunner:
                 claim, failure, chain, phase=outcome.phase, poisoned=outcome.poisoned, since=since
             )
         output = outcome.output
-        unit = await self._rest_of_unit(claim, output, chain, since) if claim.ref in chain.units else ()
+        unit = (
+            await self._rest_of_unit(claim, output, chain, since) if chain.units and claim.ref in chain.units else ()
+        )
         ready = min((unit[-1].claim if unit else claim).dependents, LOCAL_FAN_OUT)  # more are shared out
         try:
             if output.has_payload:

@@ -28,10 +28,11 @@ from celery import Celery
 from planq.shared.broker.depth import BrokerQueues
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.failpoints import Failpoints
+from planq.shared.kernel.ids import Attempt
 from planq.shared.kernel.states import Pool, Priority
 from planq.shared.kernel.store.signals import CANCELLED, ENDED, Notifier, listen
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.shared.kernel.sweep import Attempt, SweepDuty
+from planq.shared.kernel.sweep import SweepDuty
 from planq.shared.platform.beats import Beat
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import DatabaseUnavailable

@@ -19,8 +19,7 @@ from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
-from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.sweep import Attempt
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.platform.launcher import die_with
 
 _log = logging.getLogger("planq.prefork")

@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
+from planq.shared.kernel.ids import Attempt
 from planq.shared.kernel.states import Effect
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.shared.kernel.sweep import Attempt, HeldAttempt, Standing
+from planq.shared.kernel.sweep import HeldAttempt, Standing
 from planq.shared.kernel.wakes import Publisher
 from planq.worker.container import WorkerRuntime
 from planq.worker.engine.lease import Lease

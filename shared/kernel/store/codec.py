@@ -287,6 +287,7 @@ _RECOVERY = {str(one): one for one in Recovery}
 _RESPOND = {str(one): one for one in Respond}
 _STRATEGY = {str(one): one for one in Strategy}
 _KIND = {str(one): one for one in StepKind}
+_POOL = {str(one): one for one in (Pool.IO, Pool.CPU)}
 _STEP_STATUS = {str(one): one for one in StepStatus}
 _JOB_STATUS = {str(one): one for one in JobStatus}
 
@@ -295,7 +296,12 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
     """Return a claim that `planq_step_claims` returned; JSON of users in it is not looked at."""
     tree = value["job_tree"]
     given = tree.get
-    limits = given("limits")
+    limits, root, conversation, left = (
+        given("limits"),
+        given("root_job_id"),
+        value["conversation_id"],
+        value["time_left"],
+    )
     return StepClaim(
         ref=StepRef(UUID(value["job_id"]), value["round"], value["index"]),
         tenant_id=value["tenant_id"],
@@ -303,13 +309,13 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         user_id=value["user_id"],
         trace_id=value["trace_id"],
         context_id=value["context_id"],
-        conversation_id=_uuid(value["conversation_id"]),
+        conversation_id=None if conversation is None else UUID(conversation),
         agent_name=given("agent"),
         depth=given("depth", 0),
-        root_job_id=_uuid(given("root_job_id")),
+        root_job_id=None if root is None else UUID(root),
         priority=_PRIORITY[value["priority"]],
-        time_left=_seconds(value["time_left"]),
-        pool=Pool(value["pool"]),
+        time_left=None if left is None else timedelta(seconds=left),
+        pool=_POOL.get(value["pool"]) or Pool(value["pool"]),
         effect=_EFFECT[value["effect"]],
         tool_name=value["tool_name"],
         arguments=value["arguments"],
@@ -417,7 +423,7 @@ class CachedRounds:
     """The first rounds of a job, oldest first, as its planner sees them, and when the last of them ended.
 
     `bytes` is the size of their JSON. `outputs` are those of their steps and `left` is what `CalledArguments` has
-    left after them: arguments may refer to the outputs of all earlier rounds.
+    left after them: arguments may refer to the outputs of all earlier rounds. `mark` is their `planq_cached`.
     """
 
     records: tuple[RoundRecord, ...] = ()
@@ -425,13 +431,7 @@ class CachedRounds:
     bytes: int = 0
     outputs: Mapping[int, Any] = field(default_factory=dict)
     left: int | None = None
-
-    @property
-    def mark(self) -> Mapping[str, Any] | None:
-        """Return the `planq_cached` of these rounds, None for none."""
-        if not self.records:
-            return None
-        return {"rounds": len(self.records), "index": self.records[-1].first_index, "ended": self.ended}
+    mark: Mapping[str, Any] | None = None
 
     def after(self, claim: Mapping[str, Any], as_called: AsCalled) -> CachedRounds:
         """Return all rounds of the job, from a claim with this `mark` for which `planq_stage_claims` read the rest.
@@ -453,7 +453,9 @@ class CachedRounds:
         if came or any(record.merged for record in records):
             records = [_with_merged(record, came.get(record.number, ())) for record in records]
         size = before.bytes + len(json_text(values)) if values else before.bytes
-        return CachedRounds(tuple(records), claim["rounds_ended"], size, called.outputs, called.left)
+        ended = claim["rounds_ended"]
+        mark = {"rounds": len(records), "index": records[-1].first_index, "ended": ended} if records else None
+        return CachedRounds(tuple(records), ended, size, called.outputs, called.left, mark)
 
 
 NO_ROUNDS = CachedRounds()

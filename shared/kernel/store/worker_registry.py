@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.kernel.claims import OfferedTool
-from planq.shared.kernel.ids import PLAN, RESPOND, StepRef
+from planq.shared.kernel.ids import PLAN, RESPOND, Attempt, StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import StepQuestion
@@ -30,7 +30,6 @@ from planq.shared.kernel.store.codec import (
 )
 from planq.shared.kernel.store.ends import serve_ends
 from planq.shared.kernel.sweep import (
-    Attempt,
     Due,
     DueTimer,
     ExpiredJob,

@@ -14,8 +14,7 @@ import pytest
 from telegram import InlineKeyboardMarkup, MessageEntity
 
 from planq.shared.agentic.turns.channel_kinds import ChannelKind
-from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.sweep import Attempt
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.platform.database import Database
 from planq.shared.subjects.channels.telegram import pressed
 from planq.shared.subjects.webhooks.rules import LADDER

@@ -13,10 +13,9 @@ import pytest
 
 from planq.shared.agentic.models.exchange import Ask, ModelFailed, ModelReply
 from planq.shared.agentic.tools.contract import ToolContext
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.kernel.states import TERMINAL_JOB, JobStatus
 from planq.shared.kernel.store.signals import CANCELLED, listen
-from planq.shared.kernel.sweep import Attempt
 from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.platform.errors import ErrorRecord, ExecutionFailed, RateLimited, ToolFailed, Transient, WorkerLost
 from planq.worker.agents.calls import CallAgent

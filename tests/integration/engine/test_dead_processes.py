@@ -9,10 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 from planq.shared.agentic.references.resolution import as_called
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.store.transitions import PostgresJobStore
-from planq.shared.kernel.sweep import Attempt
 from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.worker.engine.lease import Lease

@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 
 from planq.shared.kernel.claims import StepClaim
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.kernel.processes import Process
 from planq.shared.kernel.states import JobStatus, Pool
-from planq.shared.kernel.sweep import Attempt, LossKind
+from planq.shared.kernel.sweep import LossKind
 from planq.worker.engine import Sweeper
 from planq.worker.tools import tool
 from tests.support.claiming import claim_stage, claim_step, claim_steps

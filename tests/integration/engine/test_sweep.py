@@ -11,11 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.kernel.ids import PLAN, RESPOND, StepRef
+from planq.shared.kernel.ids import PLAN, RESPOND, Attempt, StepRef
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import JobStatus, Pool, StepStatus
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.shared.kernel.sweep import Attempt, ExpiredPlan
+from planq.shared.kernel.sweep import ExpiredPlan
 from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.errors import DatabaseUnavailable, ErrorRecord
 from planq.worker.engine import Sweeper

@@ -11,9 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.kernel.states import Pool
-from planq.shared.kernel.sweep import Attempt
 from planq.shared.kernel.wakes import Wake
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import DatabaseUnavailable

@@ -10,8 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.sweep import Attempt
+from planq.shared.kernel.ids import Attempt, StepRef
 from planq.shared.platform.beats import boot_clock
 from planq.shared.platform.errors import OwnershipLost
 from planq.worker.engine.lease import FENCED_EXIT, Fence, Lease, Writes
@@ -26,7 +25,7 @@ import sys, time
 from datetime import timedelta
 from uuid import UUID
 from planq.shared.kernel.ids import StepRef
-from planq.shared.kernel.sweep import Attempt
+from planq.shared.kernel.ids import Attempt
 from planq.worker.engine.lease import Fence, Lease, Writes
 
 acts, stops, renews = (word in sys.argv for word in ("acts", "stops", "renews"))

@@ -37,7 +37,7 @@ from planq.testing.memory import MemoryStore
 from planq.testing.scripted import ScriptedModel
 from planq.worker.engine import Loop, LoopSettings
 from planq.worker.engine.running import InFlightWork
-from planq.worker.handlers import Attempts, AttemptSettings
+from planq.worker.handlers import AttemptSettings, handlers
 from planq.worker.handlers.stage_context import Backgrounds
 from planq.worker.tools.declare import ToolOptions, options_of
 from planq.worker.tools.function import FunctionTool
@@ -279,7 +279,7 @@ class _Worker:
             model_retry_seconds=0,
             tool_policy=around.get("policy", {}),
         )
-        attempts = Attempts(
+        made = handlers(
             settings,
             store=store,
             catalogue=self,
@@ -296,7 +296,7 @@ class _Worker:
         self._dispatcher = Loop(
             LoopSettings(Pool.IO, _SLOTS, fuse_seconds=0),
             store=store,
-            executor=attempts,
+            handlers=made,
             publisher=self,
             tracker=self,
             in_flight=in_flight,
