@@ -417,7 +417,7 @@ class RoundStage:
         given = claim, source, body, steps, chain.calls
         result = await self._recorder.conclude(self._store.accept_plan, *given, follow=follow, take=take)
         shown = {"job": str(claim.job_id), "round": claim.round, "steps": len(steps), "applied": result.applied}
-        _log.info("plan_accepted", extra=shown)
+        _log.log(logging.DEBUG if result.applied else logging.INFO, "plan_accepted", extra=shown)
         return WakeOutcome.by(claim, result)
 
     async def _note_fallback(self, work: _Round, malformed: MalformedPlan) -> None:

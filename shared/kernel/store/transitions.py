@@ -362,8 +362,9 @@ class PostgresJobStore:
         if not claim.ref.is_stage:
             return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))
         given = claim.job_id, claim.attempt, False, self._worker_id
-        applied = await self._database.call("planq_release_stage", *given)
-        return TransitionResult(applied, job_status=_STATUS_OF[claim.ref.index], stage_attempt=claim.attempt)
+        if not await self._database.call("planq_release_stage", *given):
+            return TransitionResult(False)
+        return TransitionResult(True, job_status=_STATUS_OF[claim.ref.index], stage_attempt=claim.attempt)
 
     async def retry_stage(
         self,

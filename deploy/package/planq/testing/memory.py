@@ -542,7 +542,7 @@ class MemoryStore:
 
     async def release(self, claim: Claim) -> TransitionResult:
         if claim.ref.is_stage:
-            return replace(self._result(), applied=self._apply(StageReleased(claim.attempt)))
+            return self._result() if self._apply(StageReleased(claim.attempt)) else TransitionResult(False)
         if not self._apply(StepReleased(claim.attempt), claim.ref.index):
             return TransitionResult(False)
         return self._result(claim.ref.index)
