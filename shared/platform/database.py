@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
-from json.encoder import c_make_encoder, encode_basestring_ascii
+from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from operator import attrgetter
 from time import monotonic
 from types import UnionType
@@ -104,7 +104,7 @@ def _no_json(value: Any) -> Any:
 
 
 # What `json.JSONEncoder` makes anew for each text, which takes three times as long as a short text does.
-_pieces = c_make_encoder(None, _no_json, encode_basestring_ascii, None, ":", ",", False, False, False)  # type: ignore[misc]
+_pieces = c_make_encoder(None, _no_json, encode_basestring_ascii, None, ":", ",", False, False, False)
 
 
 def json_text(value: Any) -> str:

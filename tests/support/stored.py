@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -23,7 +22,6 @@ from planq.shared.kernel.retry import RetryTerms, StageTries
 from planq.shared.kernel.states import (
     TERMINAL_JOB,
     AfterSteps,
-    Effect,
     JobStatus,
     OnFailure,
     Pool,
@@ -134,12 +132,20 @@ class StoredJob:
         return moved.applied
 
     def _claim(self, index: int, attempt: int) -> StepClaim:
-        ref = StepRef(self.id, self._rounds[index], index)
-        retry = RetryTerms()
-        claim = StepClaim(
-            ref, "default", "x", Effect.PURE, Pool.IO, {}, {}, attempt, attempt, retry, 0, 60.0, "", "", str(self.id)
+        return StepClaim(
+            ref=StepRef(self.id, self._rounds[index], index),
+            tenant_id="default",
+            attempt=attempt,
+            tool_name="x",
+            arguments={},
+            outputs={},
+            tries=attempt,
+            retry=RetryTerms(),
+            worker_losses=0,
+            timeout_seconds=60.0,
+            context_id=str(self.id),
+            joined=index in self.joined,
         )
-        return replace(claim, joined=index in self.joined)
 
     async def apply(self, event: Event, index: int) -> bool:
         match event:

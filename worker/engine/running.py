@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from planq.shared.kernel.claims import Claim
@@ -324,11 +324,11 @@ class InFlightWork:
         taking = self._taking.setdefault(claim.ref.job_id, [])
         taking.append(running)
         try:
-            result: Any = await write(claim, *args, **kwargs)
+            result = await write(claim, *args, **kwargs)
             # A caller that has stopped waiting will not begin it: the next comparisons find it held for nothing.
             if attempt in self._running:
                 is_lost = running.state in (AttemptState.CANCELLED, AttemptState.CUT_OFF)
-                for taken in result.taken:
+                for taken in cast(Any, result).taken:
                     self._hold(taken, AttemptState.CUT_OFF if is_lost else AttemptState.HELD)
         finally:
             taking.remove(running)

@@ -50,6 +50,7 @@ from planq.shared.kernel.usage import ModelCall
 from planq.shared.kernel.wakes import TaskLinks, Wake, stage_index
 from planq.shared.platform.database import Row, json_text, record, sql_fields, storable_fields, stored_text
 from planq.shared.platform.errors import InternalFault, capped, storable
+from planq.shared.platform.values.encoding import JsonText
 from planq.shared.platform.values.excerpts import Excerpts, path_of, path_text
 from planq.shared.platform.values.parts import part_of_artifact
 
@@ -213,7 +214,8 @@ def step_result(row: Row, called: CalledArguments) -> StepResult:
 
 def outcome_fields(output: Any, artifact: ArtifactRecord | None, payload: PayloadRecord | None) -> dict[str, Any]:
     """Return the fields of a `planq_outcome` in which a step has succeeded."""
-    fields: dict[str, Any] = {"output": stored_text(output)}
+    text = output.body.decode() if isinstance(output, JsonText) else stored_text(output)
+    fields: dict[str, Any] = {"output": text}
     if artifact is not None:
         fields["artifact"] = json_text(_artifact_fields(artifact))
     if payload is not None:

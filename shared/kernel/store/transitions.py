@@ -644,7 +644,7 @@ class _Planned:
 
 def _step_item(claim: StepClaim, fields: Mapping[str, Any], take: ClaimRequest | None, weight: int = 1) -> BatchItem:
     ref = claim.ref
-    guarded = {
+    guarded: dict[str, Any] = {
         "job": str(ref.job_id),
         "round": ref.round,
         "index": ref.index,
@@ -653,7 +653,8 @@ def _step_item(claim: StepClaim, fields: Mapping[str, Any], take: ClaimRequest |
         "take_stage": take is not None and take.stage,
         **fields,
     }
-    return BatchItem.of(guarded, claim, take, weight)
+    owner = f"{claim.priority} {claim.tenant_id}"
+    return BatchItem(guarded["job"], json_text(guarded)[1:], take or NOTHING, weight, owner)
 
 
 def _fence(claim: Claim) -> tuple[UUID, int, int, int]:
