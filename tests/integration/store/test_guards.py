@@ -25,7 +25,7 @@ from planq.shared.subjects.batches.store import BatchStore, NewBatch
 from planq.shared.subjects.payloads.store import PayloadStore
 from planq.shared.subjects.questions.store import QuestionSweep
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
-from tests.support.claiming import claim_stage
+from tests.support.claiming import claim_stage, claim_steps
 from tests.support.plans import compiled
 from tests.support.stored import DID_IT
 
@@ -75,9 +75,9 @@ def test_of_two_workers_with_the_same_attempt_only_the_owner_concludes_it(play: 
     async def scenario(rows: Rows) -> None:
         first, second = rows.store, PostgresJobStore(rows.database, new_id(), as_called)
         job_id = await rows.submit()
-        early = await first.claim_stage(job_id, [JobStatus.QUEUED])
+        early = await claim_stage(first, job_id, [JobStatus.QUEUED])
         await rows.run("UPDATE jobs SET status = 'queued', stage_worker = NULL, stage_attempt = 0, wake_at = now()")
-        stage = await second.claim_stage(job_id, [JobStatus.QUEUED])
+        stage = await claim_stage(second, job_id, [JobStatus.QUEUED])
         assert early is not None
         assert stage is not None
         assert (early.attempt, stage.attempt) == (1, 1)
@@ -86,13 +86,13 @@ def test_of_two_workers_with_the_same_attempt_only_the_owner_concludes_it(play: 
         assert not (await first.refuse_plan(early, "model", {}, [], [])).applied
         assert not (await first.chain_tool(early, None, "a", steps[0], [])).applied
         assert not await first.retry_stage(early, BOOM, timedelta(0), StageTries(), [])
-        assert not await first.release_stage(early)
+        assert not (await first.release(early)).applied
         assert not await first.end_job(early, JobStatus.COMPLETED, "a", None, [])
         assert (await second.accept_plan(stage, "model", {}, steps, [])).applied
 
-        (lost,) = await first.claim_steps([StepRef(job_id, 0, 0)])
+        (lost,) = await claim_steps(first, [StepRef(job_id, 0, 0)])
         await rows.run("UPDATE steps SET status = 'ready', worker_id = NULL, attempt = 0, wake_at = now()")
-        (claim,) = await second.claim_steps([StepRef(job_id, 0, 0)])
+        (claim,) = await claim_steps(second, [StepRef(job_id, 0, 0)])
         assert (lost.attempt, claim.attempt) == (1, 1)
         assert not (await first.succeed_step(lost, {}, None)).applied
         assert not (await first.fail_step(lost, BOOM, None)).applied

@@ -102,9 +102,8 @@ def test_the_first_step_of_a_fork_is_taken_with_the_outputs_that_it_references(p
         (claim,) = moved.taken
         assert isinstance(claim, StepClaim)
         await rows.store.succeed_step(claim, {"value": "v"}, None)
-        stage = await rows.store.claim_stage(
-            await rows.submit(forked_from=source, plan={}, reuse={0: 0}), [JobStatus.QUEUED]
-        )
+        fork = await rows.submit(forked_from=source, plan={}, reuse={0: 0})
+        stage = await claim_stage(rows.store, fork, [JobStatus.QUEUED])
         assert stage is not None
         moved = await rows.store.accept_plan(stage, "caller", {"calls": CHAIN}, steps_of(CHAIN), [], take=IO)
         (claim,) = moved.taken
