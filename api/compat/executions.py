@@ -220,7 +220,7 @@ async def get_execution(
         return client_closed_response()
     if view.row["agent_name"] is None and view.row["parent_job_id"] is None:
         raise NotFound(f"job {found} is no execution of an agent; look at /jobs/{found}")
-    return JsonResponse(_document(view))
+    return JsonResponse(execution_document(view))
 
 
 async def _submit(
@@ -268,10 +268,10 @@ def _shown(view: JobView, status: int, made: SubmittedJob) -> Response:
     headers = {"Location": f"/executions/agents/{made.job_id}", **made.headers}
     if made.submission is None:
         headers["Idempotency-Replayed"] = "true"
-    return JsonResponse(_document(view), status_code=status, headers=headers)
+    return JsonResponse(execution_document(view), status_code=status, headers=headers)
 
 
-def _document(view: JobView) -> dict[str, Any]:
+def execution_document(view: JobView) -> dict[str, Any]:
     row, job = view.row, job_document(view)
     output = job["output"]
     if output is None and job["output_ref"] is None and row["status"] == JobStatus.COMPLETED:

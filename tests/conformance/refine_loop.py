@@ -35,7 +35,6 @@ from planq.shared.kernel.questions import FailStep, QuestionAnswer, SucceedStep,
 from planq.shared.kernel.retry import Phase, RetryTerms, RunAgain, after_error
 from planq.shared.kernel.states import (
     Effect,
-    Pool,
     QuestionKind,
     QuestionStatus,
     StepKind,
@@ -162,8 +161,8 @@ def _attempt(number: int, retries: int) -> StepClaim:
     ref = StepRef(UUID(int=1), 0, 0)
     limits = {"attempt": number, "tries": number, "worker_losses": 0, "timeout_seconds": 1.0}
     limits["retry"] = RetryTerms(retries=retries)
-    names = {"user_id": "", "trace_id": "", "context_id": ""}
-    return StepClaim(ref, "default", "t", Effect.READ, Pool.IO, {}, {}, **limits, **names)  # type: ignore[arg-type]
+    call = {"tool_name": "t", "effect": Effect.READ, "arguments": {}, "outputs": {}}
+    return StepClaim(ref=ref, tenant_id="default", **call, **limits)  # type: ignore[arg-type]
 
 
 _ACTIONS = {

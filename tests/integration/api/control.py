@@ -66,13 +66,14 @@ class JobDriver:
 
     def __init__(self, api: Api, job_id: str) -> None:
         self._api = api
+        self._worker = new_id()
         self.id = job_id
 
     def accept(self) -> bool:
         """Accept the job's plan; True when a step is left to run."""
 
         async def work(database: Database) -> bool:
-            store = PostgresJobStore(database, new_id(), as_called)
+            store = PostgresJobStore(database, self._worker, as_called)
             claim = await claim_stage(store, UUID(self.id), [JobStatus.QUEUED])
             assert claim is not None
             compiled = compile_plan(Plan.model_validate(claim.plan_body), {one.name: one for one in TOOLS})
@@ -86,7 +87,9 @@ class JobDriver:
         """Take a step."""
 
         async def work(database: Database) -> StepClaim | None:
-            return await claim_step(PostgresJobStore(database, new_id(), as_called), StepRef(UUID(self.id), 0, index))
+            return await claim_step(
+                PostgresJobStore(database, self._worker, as_called), StepRef(UUID(self.id), 0, index)
+            )
 
         claim: StepClaim | None = self._api.jobs.run(work)
         return claim
@@ -96,7 +99,7 @@ class JobDriver:
 
         async def work(database: Database) -> StageClaim | None:
             statuses = [JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING]
-            return await claim_stage(PostgresJobStore(database, new_id(), as_called), UUID(self.id), statuses)
+            return await claim_stage(PostgresJobStore(database, self._worker, as_called), UUID(self.id), statuses)
 
         claim: StageClaim | None = self._api.jobs.run(work)
         return claim
@@ -105,7 +108,7 @@ class JobDriver:
         """Run steps that return their index."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id(), as_called)
+            store = PostgresJobStore(database, self._worker, as_called)
             for index in indices:
                 claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
                 assert claim is not None, index
@@ -118,7 +121,7 @@ class JobDriver:
         """End an attempt that was taken before."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id(), as_called)
+            store = PostgresJobStore(database, self._worker, as_called)
             assert (await store.succeed_step(claim, {"text": "late"}, None)).applied
 
         self._api.jobs.run(work)
@@ -127,7 +130,7 @@ class JobDriver:
         """Run a step that fails for good."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id(), as_called)
+            store = PostgresJobStore(database, self._worker, as_called)
             claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
             assert claim is not None
             assert (await store.fail_step(claim, ErrorRecord(code, "no"), None)).applied
@@ -138,7 +141,7 @@ class JobDriver:
         """Run a step whose call is cut off, and let it ask; or another question."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id(), as_called)
+            store = PostgresJobStore(database, self._worker, as_called)
             claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
             assert claim is not None
             error = ErrorRecord("outcome_unknown", "the worker was lost")
@@ -150,7 +153,7 @@ class JobDriver:
         """Run a step whose call is cut off, and let its tool find out later."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id(), as_called)
+            store = PostgresJobStore(database, self._worker, as_called)
             claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
             assert claim is not None
             error = ErrorRecord("outcome_unknown", "the worker was lost")
@@ -162,7 +165,7 @@ class JobDriver:
         """Hand a step over to two child jobs, so many of them at once."""
 
         async def work(database: Database) -> list[UUID]:
-            store = PostgresJobStore(database, new_id(), as_called)
+            store = PostgresJobStore(database, self._worker, as_called)
             claim = await claim_step(store, StepRef(UUID(self.id), 0, index))
             assert claim is not None
             asked = [ChildRequest(None, "", 60.0, plan=plan(call("look")))] * 2
@@ -175,7 +178,7 @@ class JobDriver:
         """Carry out RESPOND, with an error where there is no text."""
 
         async def work(database: Database) -> None:
-            store = PostgresJobStore(database, new_id(), as_called)
+            store = PostgresJobStore(database, self._worker, as_called)
             claim = await claim_stage(store, UUID(self.id), [JobStatus.RESPONDING])
             assert claim is not None
             status = JobStatus.FAILED if text is None else JobStatus.COMPLETED

@@ -27,7 +27,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.tiers import some
 from tests.support.waiting import eventually
 
-WITHOUT_DATABASE = {"GET /healthz", "GET /metrics"}
+WITHOUT_DATABASE = {"GET /healthz", "GET /metrics", "GET /version"}
 BODIES: dict[str, Any] = {
     "POST /jobs": {"input": "a", "plan": {"calls": [search()]}},
     "POST /jobs/{job_id}/steps/{index}/settle": {"outcome": "happened", "output": {}},

@@ -12,6 +12,7 @@ import kombu
 import psycopg
 import pytest
 
+from planq.shared.kernel.ids import PLAN
 from planq.shared.kernel.limits import Limits
 from planq.worker.agents.orchestrate import Orchestrate
 from tests.integration.api import control
@@ -80,7 +81,7 @@ def test_a_wake_up_is_published_after_the_commit(make_api: MakeApi, valkey_url: 
         message = queue.get(timeout=60)
         message.ack()
     assert message.headers["task"] == "planq.job.plan.v1"
-    assert message.payload[1] == {"job": job["id"]}
+    assert message.payload[1] == {"job": job["id"], "pool": "io", "round": 0, "steps": [[PLAN, None]]}
 
 
 def test_a_broker_that_is_down_at_submit_does_not_lose_the_job(make_api: MakeApi) -> None:

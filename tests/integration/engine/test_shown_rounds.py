@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from planq.api.compat.executions import ExecutionDocument
-from planq.api.documents import execution_document, job_document
+from planq.api.compat.executions import ExecutionDocument, execution_document
+from planq.api.documents import job_document
 from planq.api.http.exchange import json_bytes
 from planq.api.jobs.commands.progress import ProgressPrinter
 from planq.api.schemas import JobDocument

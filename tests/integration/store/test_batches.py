@@ -160,7 +160,8 @@ def test_batches_of_many_processes_over_the_same_jobs_never_wait_in_a_circle(dat
             await database.open()
         rows = Rows(databases[0])
         random = Random(5)
-        stores = [PostgresJobStore(database, new_id(), as_called) for database in databases]
+        worker = new_id()  # one, because a worker concludes only what it has claimed
+        stores = [PostgresJobStore(database, worker, as_called) for database in databases]
         for _ in range(3):
             jobs = [await rows.submit() for _ in range(24)]
             stages = await _each(stores, random, jobs, lambda store, job: claim_stage(store, job, [JobStatus.QUEUED]))

@@ -160,5 +160,5 @@ def test_a_task_shows_what_its_steps_came_to_but_no_words_of_a_tool() -> None:
             "result_ref": f"/jobs/{JOB}/steps/2/output",
         },
     ]
-    assert task["updated_at"] == "2026-11-24T00:00:03+00:00"
+    assert task["updated_at"] == datetime(2026, 11, 24, 0, 0, 3, tzinfo=UTC)
     assert task_document(view())["state"] == {}

@@ -10,7 +10,7 @@ from pathlib import Path
 API = Path(__file__).parents[3] / "api"
 
 READERS = {
-    "json": {"deps.py"},
+    "json": {"deps.py", "quick.py"},
     "body": {"deps.py", "page/route.py", "mcp/server.py", "agents/routes.py", "channels/webhook.py"},
     "form": {"page/route.py"},
     "stream": {"batches/routes/batches.py"},

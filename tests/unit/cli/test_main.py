@@ -15,6 +15,7 @@ from planq.deploy.local.parts import UpOptions, child_environment, planq_parts
 from planq.deploy.local.up import check_ports
 from planq.shared.platform.errors import Misconfigured
 from planq.shared.platform.redact import without_password
+from planq.shared.platform.version import VERSION, release
 
 ROOT = Path(__file__).parents[3]
 HEAVY = (
@@ -50,7 +51,8 @@ def test_the_version_is_told() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert done.stdout == f"planq {project['version']}\n"
+    assert done.stdout == f"planq {release()}\n"
+    assert project["version"] == VERSION
 
 
 def test_a_deliberate_error_is_one_message_and_an_exit_code(tmp_path: Path) -> None:
