@@ -6,6 +6,9 @@ One form for all of them: each of `steps` is an index and the name of a tool. Th
 index -1 and `planq.job.respond.v1` has -2, with the name of the job's agent, or null; `planq.step.run.v1` has the
 other indices.
 
+A newer release may add arguments, which are ignored, and send tasks of a newer version (`….v2`), which are left to
+its own workers: the sweeper publishes the wake-up again.
+
 `pool` and the names are there for people who read them in Flower, and so is what the headers say of root, parent and
 group. Wake-ups of bulk jobs also have `"priority": "bulk"`. The tenant, by whom slots are shared, is a header, too.
 """
@@ -43,6 +46,10 @@ _LARGEST = 2**31 - 1
 
 class NoWakeUp(ValueError):
     """A message that is no wake-up; the text says why, and holds no more than an excerpt of it."""
+
+
+class NewerWakeUp(NoWakeUp):
+    """A message of a task in a version that only newer releases know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,8 @@ def check_message(headers: Any, payload: Any) -> None:
     if not isinstance(headers, Mapping):
         raise NoWakeUp(f"headers: expected an object, found {shown(headers)}")
     name = headers.get("task")
+    if isinstance(name, str) and names.is_newer(name):
+        raise NewerWakeUp(f"task: expected one of {', '.join(names.TASKS)}, found {shown(name)} of a newer release")
     if name not in names.TASKS:
         raise NoWakeUp(f"task: expected one of {', '.join(names.TASKS)}, found {shown(name)}")
     _check_headers(headers)
@@ -140,8 +149,12 @@ def decode_wake(
     steps: Sequence[tuple[int, str | None]],
     pool: str,
     priority: str = Priority.INTERACTIVE,
+    **_newer: Any,
 ) -> Wake:
-    """Return the wake-up of a message with these arguments; raises ValueError for what is no such message."""
+    """Return the wake-up of a message with these arguments; raises ValueError for what is no such message.
+
+    Arguments that a newer release has added are ignored.
+    """
     if not isinstance(steps, (list, tuple)) or not steps:
         raise ValueError(f"expected a list of steps, found {shown(steps)}")
     least = RESPOND if len(steps) == 1 else 0  # a stage has a message of its own

@@ -15,6 +15,15 @@ RESPOND = "planq.job.respond.v1"
 TASKS = (PLAN, STEP, RESPOND)
 """The planner, the executor and the one who responds: three names of one Celery task."""
 
+_VERSIONED = re.compile(rf"({'|'.join(re.escape(name[:-1]) for name in TASKS)})(\d{{1,9}})")
+
+
+def is_newer(name: str) -> bool:
+    """True for one of these tasks in a version of a newer release."""
+    found = _VERSIONED.fullmatch(name)
+    return found is not None and int(found[2]) > 1
+
+
 DEAD_LETTERS = "planq.dead-letters"
 """The list (RabbitMQ: the queue) of messages that are no wake-ups."""
 

@@ -90,7 +90,7 @@ def called(**arguments: Any) -> Poison:
 
 MESSAGES: Mapping[str, Poison] = {
     "no headers": Poison({}),
-    "an unknown task": headed(task="planq.step.run.v2"),
+    "an unknown task": headed(task="planq.step.walk.v1"),
     "a task that is an array": headed(task=["x"]),
     "no id": headed(id=None),
     "an id that is an object": headed(id={"x": 1}),

@@ -102,6 +102,7 @@ async def _run(
     steps: list[tuple[int, str | None]],
     pool: str,
     priority: str = Priority.INTERACTIVE,
+    **_newer: Any,
 ) -> str:
     """Carry out what a wake-up names, and what follows from it here."""
     return await _carry_out(decode_wake(job, round, steps, pool, priority))

@@ -27,7 +27,7 @@ from kombu.exceptions import OperationalError
 
 from planq.shared.broker.dead_letters import DeadLetterWriter
 from planq.shared.broker.depth import reply_of
-from planq.shared.broker.messages import check_message
+from planq.shared.broker.messages import NewerWakeUp, check_message
 from planq.shared.broker.transport import LONGEST_CHARS, Channel, Reserve, refuse_hostile
 from planq.shared.platform.values.backoff import pause_after
 from planq.worker.celery.control import GuardedControl, GuardedPidbox
@@ -84,6 +84,7 @@ class WakeConsumer(Consumer):
 
     planq_mailbox: GuardedPidbox | None = None
     _is_flush_due = False
+    _has_seen_newer = False
     _is_look_due = False
     _is_stopping = False
     _healing: Any = None
@@ -119,6 +120,12 @@ class WakeConsumer(Consumer):
         def on_message(message: Any) -> None:
             try:
                 check_message(message.headers, message.payload)
+            except NewerWakeUp as error:
+                if not self._has_seen_newer:
+                    self._has_seen_newer = True
+                    _log.warning("wake_up_of_a_newer_release", extra={"cause": str(error)})
+                message.ack_log_error(_log, self.connection_errors)
+                return
             except Exception as error:  # whatever decoding stumbles over in what anybody may have written
                 self._bury(message, error)
                 return

@@ -17,6 +17,7 @@ from planq.shared.broker import names
 from planq.shared.broker.dead_letters import LONGEST_CHARS, DeadLetter
 from planq.shared.broker.depth import reply_of
 from planq.shared.broker.messages import (
+    NewerWakeUp,
     NoWakeUp,
     check_message,
     decode_wake,
@@ -131,6 +132,18 @@ def test_the_reply_of_a_broker_is_found_behind_what_kombu_makes_of_it(error: Exc
     wrapped = OperationalError("whatever")
     wrapped.__cause__ = error
     assert reply_of(wrapped) == reply
+
+
+def test_arguments_of_a_newer_release_are_ignored() -> None:
+    arguments = {**encode_wake(Wake.plan(JOB)).kwargs, "of_a_newer_release": [1]}
+    check_message(HEADERS, [[], arguments, {}])
+    assert decode_wake(**arguments) == Wake.plan(JOB)
+
+
+@pytest.mark.parametrize("name", ["planq.job.plan.v2", "planq.step.run.v12", "planq.job.respond.v2"])
+def test_tasks_of_a_newer_release_are_told_from_those_of_strangers(name: str) -> None:
+    with pytest.raises(NewerWakeUp, match="of a newer release"):
+        check_message({**HEADERS, "task": name}, BODY)
 
 
 @given(headers=JSON, payload=JSON)
