@@ -176,6 +176,7 @@ def create_api(settings: Settings) -> FastAPI:
     database = Database(
         settings.require_database(),
         has_pooler=settings.has_pooler,
+        functions=settings.functions_schema,
         max_connections=settings.database_connections,
         timeout_seconds=bounds.DATABASE_TIMEOUT_SECONDS,
         statement_seconds=bounds.DATABASE_TIMEOUT_SECONDS + _STATEMENT_SECONDS,
@@ -352,7 +353,7 @@ def _embedded_data(settings: Settings) -> Path | None:
 async def _running(settings: Settings, services: Services, database: Database) -> AsyncIterator[None]:
     await database.open(wait=False)
     companions = [
-        _start(listen(settings.require_server(), ENDED, services.waiters.heard)),
+        _start(listen(settings.require_server(), ENDED, services.waiters.heard, settings.functions_schema)),
         _start(services.waiters.poll()),
         _start(services.subject(BatchValidation).keep()),
         _start(services.streams.look()),

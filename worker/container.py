@@ -243,6 +243,7 @@ def worker_database(settings: Settings, identity: WorkerIdentity) -> Database:
     return Database(
         settings.require_database(),
         has_pooler=settings.has_pooler,
+        functions=settings.functions_schema,
         max_connections=connections,
         silent_seconds=_SILENT_SECONDS,
     )

@@ -28,7 +28,11 @@ def with_database(use: Callable[[Database], Awaitable[T]], *, statement_seconds:
 
     async def run() -> T:
         async with Database(
-            url, has_pooler=settings.has_pooler, max_connections=1, statement_seconds=statement_seconds
+            url,
+            has_pooler=settings.has_pooler,
+            functions=settings.functions_schema,
+            max_connections=1,
+            statement_seconds=statement_seconds,
         ) as database:
             return await use(database)
 

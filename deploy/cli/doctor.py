@@ -283,10 +283,10 @@ def _schema(settings: Settings) -> CheckResult:
         have = current(settings.require_database(), settings.pooled_schema)
     except PlanqError as error:
         return CheckResult("schema", False, error.message, "check that the server runs")
-    if have == needed():
-        return CheckResult("schema", True, f"version {have}, as this release needs")
+    if have.is_ready:
+        return CheckResult("schema", True, f"version {have.version}, which this release can use")
     advice = "run `planq migrate` (or, if the database is newer, use the newer release)"
-    return CheckResult("schema", False, f"version {have or 'none'}, this release needs {needed()}", advice)
+    return CheckResult("schema", False, f"version {have.version or 'none'}, this release needs {needed()}", advice)
 
 
 def _pools(settings: Settings) -> Sequence[str]:
@@ -471,6 +471,7 @@ def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
         database = Database(
             settings.require_database(),
             has_pooler=settings.has_pooler,
+            functions=settings.functions_schema,
             max_connections=1,
             timeout_seconds=_PATIENCE_SECONDS,
         )

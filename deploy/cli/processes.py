@@ -66,11 +66,20 @@ def worker(
     _become(_guarded(pool, "-m", "planq.worker", pool, *options))
 
 
-def migrate() -> None:
-    """Bring the database to this release's schema; finds nothing to do the second time."""
-    from planq.shared.schema.migrate import upgrade
+def migrate(
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would be done, and change nothing.")] = False,
+) -> None:
+    """Bring the database to this release's schema; finds nothing to do the second time.
 
-    before, after = upgrade(database_settings().require_server())
+    Processes of the release before may run on: they keep their own SQL functions.
+    """
+    from planq.shared.schema import migrate
+
+    url = database_settings().require_server()
+    if plan:
+        out.print("\n".join(migrate.plan(url)) or "nothing to do")
+        return
+    before, after = migrate.upgrade(url)
     if before == after:
         out.print(f"the schema is up to date ({after})")
     else:

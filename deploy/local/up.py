@@ -282,10 +282,10 @@ def has_schema(env: Mapping[str, str]) -> bool:
     Raises `Misconfigured` where planq cannot work on that server, or not by that address.
     """
     # Imported late: no other command needs the driver.
-    from planq.shared.kernel.schema_version import current, needed
+    from planq.shared.kernel.schema_version import current
 
     server = env.get("PLANQ_LISTEN_URL") or env["DATABASE_URL"]
-    return current(in_schema(server, env.get("PLANQ_SCHEMA") or SCHEMA)) == needed()
+    return current(in_schema(server, env.get("PLANQ_SCHEMA") or SCHEMA)).is_ready
 
 
 def answers(host: str, port: int, path: str) -> bool:

@@ -1,13 +1,16 @@
 """Which schema a database has, without the weight of Alembic: workers and the API ask at every start.
 
-A version is the revision of the tables and a digest of the SQL functions, as in `0100+8d3b1f0a92c4`. Migrations
-change tables; the functions are the files in `sql/`, each defined once, created anew whenever their digest differs.
+A version is the revision of the tables and a digest of the SQL functions: `0100+8d3b1f0a92c4`. Migrations change
+tables. The functions are the files in `sql/`. Those of one release are in a schema of their own, named after their
+digest (`planq_f_8d3b1f0a92c4`), and each process calls those of its own release, so releases run next to each other.
 Tables that began from another baseline than this release's have its digest in their version: `0100~5e1c90ab44d2+…`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 
@@ -15,7 +18,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from planq.shared.kernel.submission import lists
-from planq.shared.platform.database_url import FOR_SPEED, RELIED_ON
+from planq.shared.platform.database_url import FOR_SPEED, RELIED_ON, SCHEMA
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
 from planq.shared.platform.sql_files import SHARED, is_query, sql_files
 
@@ -24,7 +27,6 @@ HEAD = "0100"
 
 BASELINE = "0100"
 """The first revision that can be upgraded. What had a lower one was never released."""
-
 
 LOWEST_SERVER = 15
 """The oldest PostgreSQL that planq is tested on (`TESTS_POSTGRES`, CONTRIBUTING.md)."""
@@ -49,6 +51,25 @@ def digest() -> str:
     return sha256("\0".join(definitions()).encode()).hexdigest()[:12]
 
 
+def functions_schema(schema: str = SCHEMA) -> str:
+    """Return the name of the schema with this release's functions, next to the `schema` of the tables."""
+    return f"{schema}_f_{digest()}"
+
+
+_DEFINED = re.compile(r"^CREATE (?:FUNCTION|TYPE) (planq_\w+)", re.MULTILINE)
+
+
+def placed(statements: Sequence[str], schema: str) -> Sequence[str]:
+    """Return definitions whose functions and types, wherever one names another, are in `schema`.
+
+    So a function calls those of its own release whatever the session's search_path is, also from a trigger in a
+    session of another release. Tables stay without a schema: the search_path leads to them.
+    """
+    names = {name for text in statements for name in _DEFINED.findall(text)}
+    ours = re.compile(rf"(?<!TRIGGER )(?<![.\w'])(?:{'|'.join(sorted(names))})\b")
+    return [ours.sub(rf"{schema}.\g<0>", text) for text in statements]
+
+
 @cache
 def baseline_digest() -> str:
     """Return the digest of the tables with which a database begins; the first migration keeps it as a comment."""
@@ -60,26 +81,74 @@ def needed() -> str:
     return f"{HEAD}+{digest()}"
 
 
-def current(database_url: str, pooled_schema: str | None = None) -> str | None:
-    """Return the database's version, None for a database without planq's tables; raises `DatabaseUnavailable`.
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """What a database has of planq's schema.
 
-    Raises `Misconfigured` as `server_connection` does. Functions without a digest give the revision alone.
+    `tables` is the revision of the tables, None where there are none, and `works_from` the HEAD of the oldest release
+    that can use them. `began` is the digest of the baseline with which they were made. `has_functions` is true when
+    the functions of this release are complete.
     """
+
+    tables: str | None
+    began: str = ""
+    works_from: str = ""
+    has_functions: bool = False
+
+    @property
+    def version(self) -> str | None:
+        """The version as a text, `0100+8d3b1f0a92c4`; None without tables."""
+        if self.tables is None:
+            return None
+        tables = self.tables if self.began == baseline_digest() else f"{self.tables}~{self.began}"
+        return f"{tables}+{digest()}" if self.has_functions else tables
+
+    @property
+    def is_ready(self) -> bool:
+        """True when this release can work on the database."""
+        return self.has_tables and self.has_functions
+
+    @property
+    def is_newer(self) -> bool:
+        """True when a newer release has migrated the tables, and this one can still use them."""
+        return self.has_tables and self.tables != HEAD
+
+    @property
+    def has_tables(self) -> bool:
+        """True when the tables are those of this release, or newer ones that it can use."""
+        return (
+            self.tables is not None
+            and self.began == baseline_digest()
+            and (self.tables == HEAD or self.works_from <= HEAD < self.tables)
+        )
+
+
+def current(database_url: str, pooled_schema: str | None = None) -> SchemaState:
+    """Return what a database has; raises `DatabaseUnavailable`, and `Misconfigured` as `server_connection` does."""
     try:
         with server_connection(database_url, pooled_schema) as connection:
-            if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
-                return None
-            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-            if row is None:
-                return None
-            (began,) = connection.execute("SELECT obj_description('alembic_version'::regclass)").fetchone() or (None,)
-            tables = str(row[0]) if began == baseline_digest() else f"{row[0]}~{began or ''}"
-            if connection.execute("SELECT to_regproc('planq_digest')").fetchone() == (None,):
-                return tables
-            functions = connection.execute("SELECT planq_digest()").fetchone()
-            return f"{tables}+{functions[0] if functions else ''}"
+            return state_of(connection)
     except psycopg.Error as error:
         raise DatabaseUnavailable(f"cannot read the database's schema version: {error}") from error
+
+
+def state_of(connection: psycopg.Connection[TupleRow]) -> SchemaState:
+    """Return what the database of a connection has; raises psycopg's errors."""
+    if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
+        return SchemaState(None)
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    if row is None:
+        return SchemaState(None)
+    (comment,) = connection.execute("SELECT obj_description('alembic_version'::regclass)").fetchone() or (None,)
+    began, _, works_from = (comment or "").partition(WORKS_FROM)
+    (schema,) = connection.execute("SELECT current_schema()").fetchone() or (None,)
+    marker = f"{functions_schema(str(schema))}.planq_digest"
+    (found,) = connection.execute("SELECT to_regproc(%s)", [marker]).fetchone() or (None,)
+    return SchemaState(str(row[0]), began, works_from or str(row[0]), found is not None)
+
+
+WORKS_FROM = " works from "
+"""Stands in the comment of `alembic_version`, between the baseline's digest and the oldest HEAD that can use it."""
 
 
 _POOLER = (
@@ -172,33 +241,29 @@ def require_server(version: int) -> None:
 
 
 def require_schema(database_url: str, pooled_schema: str | None = None) -> None:
-    """Raise `Misconfigured` unless the database has the version of this release, and as `current` does.
+    """Raise `Misconfigured` unless this release can work on the database, and as `current` does.
 
     Raises `DatabaseUnavailable` too.
     """
     have = current(database_url, pooled_schema)
-    if have == needed():
+    if have.is_ready:
         return
-    if have is None:
-        raise Misconfigured(
-            f"the database has no schema of planq, this release needs {needed()}; run `planq migrate`"
-        )
     refuse_foreign(have)
-    raise Misconfigured(f"the database has schema {have}, this release needs {needed()}; run `planq migrate`")
+    found = "no schema of planq" if have.version is None else f"schema {have.version}"
+    raise Misconfigured(f"the database has {found}, this release needs {needed()}; run `planq migrate`")
 
 
-def refuse_foreign(have: str | None) -> None:
-    """Raise `Misconfigured` for a version that this release can neither work with nor migrate."""
-    if have is None:
+def refuse_foreign(have: SchemaState) -> None:
+    """Raise `Misconfigured` for tables that this release can neither work with nor migrate."""
+    if have.tables is None or have.has_tables:
         return
-    revision, differs, _ = have.partition("+")[0].partition("~")
-    if revision > HEAD:
+    if have.tables > HEAD:
         raise Misconfigured(
-            f"the database has schema {have} of a newer release, this one needs {needed()}; start the one that "
-            "migrated it"
+            f"the database has schema {have.version} of a newer release, this one needs {needed()}; start the one "
+            "that migrated it"
         )
-    if revision < BASELINE or differs:
+    if have.tables < BASELINE or have.began != baseline_digest():
         raise Misconfigured(
-            f"the database has schema {have}, which was never released and cannot be upgraded, this release needs "
-            f"{needed()}; start with an empty database (`planq up`: with an empty data folder)"
+            f"the database has schema {have.version}, which was never released and cannot be upgraded, this release "
+            f"needs {needed()}; start with an empty database (`planq up`: with an empty data folder)"
         )

@@ -368,7 +368,7 @@ class Worker(SQLModel, table=True):
     """One worker process; its lease lives as long as `heartbeat_at` is fresh.
 
     It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`; one with `only_priority`
-    serves jobs of that one alone. `counts` are totals since
+    serves jobs of that one alone. It calls the SQL functions in the schema `functions`. `counts` are totals since
     its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `left_out` which
     tools of MCP servers it does not offer; `planners` are those
     that it has installed; `provides` what its own configuration gives it and others may lack
@@ -387,6 +387,7 @@ class Worker(SQLModel, table=True):
     bulk_capacity: int = int_column()
     has_processes: bool = flag_column()
     version: str = text_column("")
+    functions: str = text_column("")
     started_at: datetime = time_column(nullable=False, now=True)
     heartbeat_at: datetime = time_column(nullable=False, now=True)
     lag_ms: int = int_column()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import select
 import socket
 from collections import deque
@@ -19,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache, partial
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from operator import attrgetter
 from time import monotonic
@@ -28,7 +29,6 @@ from typing import Any, Self, TypeAlias, TypeVar, cast, get_args, get_origin, ge
 from uuid import UUID
 
 import psycopg
-from psycopg import sql
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -79,6 +79,9 @@ _RENEW_SECONDS = 0.1
 
 _UNDONE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 """The server undid the statement for the sake of another one."""
+
+_MOST_TEXTS = 2000
+"""Maximum number of statements whose text a pool keeps: more than there are, except for those of filtered lists."""
 
 _TRIES = 4
 """Tries of a statement that was undone. The one that it collided with has gone on, so a second try nearly always
@@ -238,9 +241,14 @@ class _LastFirst(deque[Any]):
     append = deque.appendleft
 
 
-async def _read_json_fast(connection: psycopg.AsyncConnection[DictRow]) -> None:
-    """Have the JSON of its rows read as what planq has stored: the same values, in half of the time."""
-    set_json_loads(decode_stored, connection)
+class _Connection(psycopg.AsyncConnection[DictRow]):
+    """A connection whose statements call the functions in the schema of its pool."""
+
+    placed: Callable[[bytes], bytes] = staticmethod(lambda text: text)
+
+    async def execute(self, query: Any, *args: Any, **kwargs: Any) -> psycopg.AsyncCursor[DictRow]:
+        text = query.encode() if isinstance(query, str) else query
+        return await super().execute(self.placed(text), *args, **kwargs)
 
 
 class Database:
@@ -255,6 +263,7 @@ class Database:
         statement_seconds: float | None = None,
         silent_seconds: float | None = None,
         has_pooler: bool = False,
+        functions: str | None = None,
     ) -> None:
         """Open no connection yet; raises `Misconfigured` when libpq cannot read the URL.
 
@@ -263,12 +272,20 @@ class Database:
         after `silent_seconds`, where every one is a short one. What takes longer ends its connection and all others:
         they may lead nowhere any more, which TCP by itself notices much later.
 
+        `functions` is the schema of this release's SQL functions (`Settings.functions_schema`); None where the
+        search_path leads to them. The server shows it in the name of each connection, and `planq migrate` keeps the
+        functions that open connections use.
+
         With a pooler (`Settings.has_pooler`) each transaction may reach another process of the server: no statement
         is prepared, and no option of a connection is asked for.
         """
         self._statement_seconds = statement_seconds
         self._silent_seconds = silent_seconds
         self._renewed_until = 0.0
+        self.functions = functions
+        self._placed: Callable[[bytes], bytes] = (
+            lru_cache(_MOST_TEXTS)(partial(_in_schema, functions)) if functions else lambda text: text
+        )
         self._full: tuple[float, str] | None = None
         try:
             given = psycopg.conninfo.conninfo_to_dict(database_url)
@@ -277,24 +294,29 @@ class Database:
         options = f"{given.get('options', '')} {_OPTIONS}".strip()
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] = AsyncConnectionPool(
             database_url,
-            connection_class=psycopg.AsyncConnection[DictRow],
+            connection_class=_Connection,
             kwargs={
                 "autocommit": True,
                 "row_factory": dict_row,
-                "application_name": "planq",
+                "application_name": f"planq {functions}" if functions else "planq",
                 **({"prepare_threshold": None} if has_pooler else {"options": options}),
                 **KEEPALIVE,
             },
             min_size=1,
             max_size=max_connections,
             timeout=timeout_seconds,
-            configure=_read_json_fast,
+            configure=self._configure,
             check=self._check,
             # The pause between attempts doubles until this is over; a later request then tries afresh, at once.
             reconnect_timeout=3.0,
             open=False,
         )
         self._pool._pool = _LastFirst()
+
+    async def _configure(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
+        """Have a new connection call this release's functions, and read JSON as what planq has stored."""
+        cast(_Connection, connection).placed = self._placed
+        set_json_loads(decode_stored, connection)  # the same values, in half of the time
 
     async def _check(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
         """Refuse to hand out a connection that the server closed while it lay idle.
@@ -328,6 +350,7 @@ class Database:
 
         It is run again where the server says that nothing of it happened. Failures come out as `connection` says.
         """
+        statement = self._placed(statement)
         since, tries = monotonic(), 1
         try:
             connection = await self._pool.getconn()
@@ -482,6 +505,14 @@ class Database:
         return self._run(_call(function, len(arguments)), arguments)
 
 
+_OURS = re.compile(rb"(?<![\w.])planq_\w+(?=\()|(?<=::)planq_\w+")
+
+
+def _in_schema(schema: str, statement: bytes) -> bytes:
+    """Return a statement whose calls of planq's functions, and casts to its types, name their schema."""
+    return _OURS.sub(schema.encode() + rb".\g<0>", statement)
+
+
 def _shut_down(connection: psycopg.AsyncConnection[DictRow]) -> None:
     """End a connection whose answer is awaited; the waiting call then fails as one that lost its connection.
 
@@ -509,6 +540,4 @@ def _away(error: BaseException) -> str:
 
 @cache
 def _call(function: str, arguments: int) -> bytes:
-    marks = sql.SQL(", ").join([sql.Placeholder()] * arguments)
-    # As bytes: psycopg would put it together again for each call, which takes as long as sending it.
-    return sql.SQL("SELECT * FROM {}({})").format(sql.Identifier(function), marks).as_bytes()
+    return f"SELECT * FROM {function}({', '.join(['%s'] * arguments)})".encode()  # noqa: S608 - a name of ours

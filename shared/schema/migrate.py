@@ -1,67 +1,93 @@
-"""Brings a database to the schema of this release: its tables by migrations, its functions by the files in `sql/`.
+"""Brings a database to the schema of this release: its tables by migrations, its functions in a schema of their own.
 
-Both happen in one transaction. One process migrates at a time (an advisory lock); the others wait and find nothing
-left to do. A process calls the functions of its own release, so nothing is changed while one of another release runs:
-none has a connection, as far as the role that migrates may see others' (its own role's, or with pg_read_all_stats).
+Processes of other releases may run meanwhile. A migration changes tables so that the release before can still use
+them (`works_from` in the file of the migration says which release is the oldest that can), and the functions of this
+release are created next to those of others. Functions that no live process uses are dropped.
+
+Each migration is a transaction, and so is the creation of the functions. So a `planq migrate` that is killed leaves
+whole steps, and the next one continues. One process migrates at a time (an advisory lock). A statement that needs a
+lock on a table waits for it for a second, because every later statement on that table waits behind it, and the step
+is tried again.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from time import sleep
+from typing import Any, TypeVar
 
 import psycopg
 from alembic import command
 from alembic.config import Config
+from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from planq.shared.kernel.schema_version import current, definitions, digest, needed, refuse_foreign
+from planq.shared.kernel.schema_version import (
+    HEAD,
+    SchemaState,
+    definitions,
+    digest,
+    functions_schema,
+    needed,
+    placed,
+    refuse_foreign,
+    state_of,
+)
 from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
+
+T = TypeVar("T")
 
 _HERE = Path(__file__).parent / "migrations"
 _LOCK = "planq.migrate"
 
-_RUNNING = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name IN ('planq', 'planq-listen')"""
+_LOCK_TRIES = 60
+"""Tries of a step that did not get its locks within `lock_timeout`, one a second."""
 
-_CREATE_SCHEMA = """
-DO $$
-DECLARE
-    v_schema text := trim(both '" ' FROM split_part(current_setting('search_path'), ',', 1));
-BEGIN
-    IF v_schema <> '$user' AND to_regnamespace(quote_ident(v_schema)) IS NULL THEN
-        EXECUTE format('CREATE SCHEMA %I', v_schema);
-    END IF;
-END $$"""
-"""What the connection's search_path names first; to create what is there, too, would need more rights."""
+_LIVE = """
+SELECT DISTINCT split_part(application_name, ' ', 2) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'planq% %\\_f\\_%'"""
+"""The functions that open connections use, if this role sees those of other roles (pg_read_all_stats)."""
 
-_DROP = """
+_LIVE_WORKERS = """
+UNION SELECT functions FROM workers WHERE heartbeat_at > now() - make_interval(secs => lease_seconds)"""
+
+_FUNCTIONS = """
+SELECT nspname, coalesce(obj_description(oid, 'pg_namespace'), '') FROM pg_namespace
+WHERE nspname ~ ('^' || current_schema() || '_f_[0-9a-f]{12}$')"""
+
+_TRIGGERS = """
+SELECT DISTINCT n.nspname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_class c ON c.oid = t.tgrelid
+WHERE t.tgname LIKE 'planq\\_%' AND c.relnamespace = current_schema()::regnamespace"""
+"""In which schemas the functions of the tables' triggers are."""
+
+_IN_PUBLIC = "SELECT count(*) FROM pg_namespace WHERE nspname ~ '^public_f_[0-9a-f]{12}$'"
+
+_SCHEMA = """
+SELECT coalesce(nullif(trim(both '" ' FROM split_part(current_setting('search_path'), ',', 1)), '$user'),
+                current_schema())"""
+"""What the connection's search_path names first."""
+
+_DROP_OTHER_TRIGGERS = """
 DO $$
 DECLARE
     v_trigger text;
-    v_functions text;
-    v_types text;
 BEGIN
     FOR v_trigger IN
-        SELECT format('%I ON %s', tgname, tgrelid::regclass) FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid
-        WHERE c.relnamespace = current_schema()::regnamespace AND tgname LIKE 'planq\\_%'
+        SELECT format('%I ON %s', t.tgname, t.tgrelid::regclass) FROM pg_trigger t
+        JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+        WHERE t.tgname LIKE 'planq\\_%' AND c.relnamespace = current_schema()::regnamespace
+          AND p.pronamespace <> 'SCHEMA'::regnamespace
     LOOP
         EXECUTE 'DROP TRIGGER ' || v_trigger;
     END LOOP;
-    SELECT string_agg(oid::regprocedure::text, ', ') INTO v_functions FROM pg_proc
-    WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'planq\\_%';
-    IF v_functions IS NOT NULL THEN
-        EXECUTE 'DROP FUNCTION ' || v_functions;
-    END IF;
-    SELECT string_agg(oid::regtype::text, ', ') INTO v_types FROM pg_type
-    WHERE typnamespace = current_schema()::regnamespace AND typname LIKE 'planq\\_%' AND typtype = 'c';
-    IF v_types IS NOT NULL THEN
-        EXECUTE 'DROP TYPE ' || v_types;
-    END IF;
 END $$"""
-"""All at once: so they go whatever refers to what, and whatever arguments they had."""
+
+_TRIGGER = re.compile(r"^CREATE (CONSTRAINT )?TRIGGER (\w+)[^;]*? ON (\w+)[^;]+;", re.MULTILINE)
 
 
 def sqlalchemy_url(database_url: str) -> str:
@@ -85,66 +111,166 @@ def config(connection: Connection | None = None) -> Config:
 
 
 def upgrade(database_url: str) -> tuple[str | None, str]:
-    """Migrate to `schema.needed()`; return the versions (before, after). Idempotent.
+    """Migrate to this release; return the versions (before, after). Idempotent.
 
-    Raises `DatabaseUnavailable` when the database cannot be reached or refuses, `Misconfigured` when its URL cannot
-    be read, when this release can do nothing with its version, and while processes of another release run on it. The
-    database is left as it is then.
+    Raises `DatabaseUnavailable` when the database cannot be reached or refuses, or when a lock cannot be had.
+    Raises `Misconfigured` when its URL cannot be read, when this release can do nothing with its tables, and when a
+    migration would break a process that is alive. Steps that are done by then stay.
     """
+    with _connected(database_url) as connection:
+        before = state_of(_driver(connection))
+        pending = _checked(connection, before)
+        connection.rollback()
+        if connection.execute(text("SELECT current_schema()")).scalar() != (schema := _schema(connection)):
+            # Not IF NOT EXISTS: that needs more rights than the use of a schema that exists.
+            _execute(connection, f'CREATE SCHEMA "{schema}"')
+        connection.rollback()
+        if pending:
+            _patiently(lambda: command.upgrade(config(connection), "head"), connection)
+        if not before.has_functions or (_are_foreign(connection) and not before.is_newer):
+            _patiently(lambda: _define(connection, with_triggers=not before.is_newer), connection)
+        for name in _unused(connection):
+            _execute(connection, f'DROP SCHEMA "{name}" CASCADE')
+        return before.version, str(state_of(_driver(connection)).version)
+
+
+def plan(database_url: str) -> Sequence[str]:
+    """Return what `upgrade` would do, a sentence each, and change nothing. Raises what `upgrade` does."""
+    with _connected(database_url) as connection:
+        before = state_of(_driver(connection))
+        pending = _checked(connection, before)
+        steps = [
+            f"migrate tables to {one.revision} ({one.doc}); releases from schema {_works_from(one)} on can use them"
+            for one in pending
+        ]
+        ours = functions_schema(_schema(connection))
+        if not before.has_functions:
+            steps.append(f"create the functions of this release in {ours}")
+        if not before.is_newer and (not before.has_functions or _are_foreign(connection)):
+            steps.append(f"have the triggers of the tables call {ours}")
+        return steps + [f"drop {name}: no live process uses its functions" for name in _unused(connection, ours)]
+
+
+def define_functions(connection: Connection, *, with_triggers: bool = True) -> None:
+    """Create the schema with this release's types and functions, or create it again; the caller commits."""
+    schema, driver = functions_schema(_schema(connection)), _driver(connection)
+    statements = placed(definitions(), schema)
+    # A function may call one that a later file defines.
+    driver.execute("SET LOCAL check_function_bodies = off")
+    driver.execute("SET LOCAL client_min_messages = warning")
+    driver.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE; CREATE SCHEMA "{schema}"')
+    driver.execute(f"COMMENT ON SCHEMA \"{schema}\" IS '{HEAD}'")
+    # Functions run with the rights of their caller, so whoever may use the tables may call them.
+    driver.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO PUBLIC')
+    for text_ in statements:
+        driver.execute(_TRIGGER.sub("", text_))
+    driver.execute(
+        f'CREATE FUNCTION "{schema}".planq_digest() RETURNS text LANGUAGE sql IMMUTABLE AS '
+        f"$$ SELECT '{digest()}'::text $$"
+    )
+    if with_triggers:
+        for text_ in statements:
+            for trigger in _TRIGGER.finditer(text_):
+                is_constraint, name, table = trigger.groups()
+                if is_constraint:  # which cannot be replaced
+                    driver.execute(f"DROP TRIGGER IF EXISTS {name} ON {table}; {trigger[0]}")
+                else:
+                    driver.execute(trigger[0].replace("CREATE", "CREATE OR REPLACE", 1))
+        driver.execute(_DROP_OTHER_TRIGGERS.replace("SCHEMA", schema))
+
+
+@contextmanager
+def _connected(database_url: str) -> Iterator[Connection]:
+    """Lend a connection that alone migrates."""
     engine = _engine(database_url)
     try:
         with engine.connect() as connection:
             # A role's limit on statements is meant for short ones.
             connection.execute(text("SET statement_timeout = 0"))
             connection.execute(text("SELECT pg_advisory_lock(hashtext(:name))"), {"name": _LOCK})
+            connection.execute(text("SET lock_timeout = '1s'"))
             connection.commit()
-            before = current(database_url)
-            if before == needed():
-                return before, before
-            refuse_foreign(before)
-            with connection.begin():
-                if before is None:
-                    _refuse_another(connection)
-                else:
-                    _refuse_running(connection, before)
-                _driver(connection).execute(_CREATE_SCHEMA)
-                _driver(connection).execute(_DROP)
-                command.upgrade(config(connection), "head")
-                define_functions(connection)
-            return before, needed()
+            yield connection
     except (DBAPIError, psycopg.Error) as error:
         raise DatabaseUnavailable(f"cannot migrate the database: {getattr(error, 'orig', error)}") from error
     finally:
         engine.dispose()
 
 
-def define_functions(connection: Connection) -> None:
-    """Create the types and functions, and the one that returns their digest, where there are none."""
-    driver = _driver(connection)
-    # A function may call one that a later file defines.
-    driver.execute("SET LOCAL check_function_bodies = off")
-    for statements in definitions():
-        driver.execute(statements)
-    driver.execute(
-        f"CREATE FUNCTION planq_digest() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT '{digest()}'::text $$"
-    )
-
-
-def _refuse_another(connection: Connection) -> None:
-    if connection.execute(text("SELECT to_regproc('public.planq_digest')")).scalar_one() is not None:
+def _checked(connection: Connection, before: SchemaState) -> Sequence[Script]:
+    """Return the migrations to run; raise `Misconfigured` where the database is not for this release."""
+    refuse_foreign(before)
+    if before.tables is None and _schema(connection) != "public" and connection.execute(text(_IN_PUBLIC)).scalar():
         raise Misconfigured(
             "this database holds planq's tables in the schema `public`; set PLANQ_SCHEMA=public to go on with them, "
             "or name another database"
         )
+    if before.is_newer:
+        return []
+    scripts = ScriptDirectory.from_config(config())
+    pending = [*scripts.iterate_revisions("head", before.tables or "base")][::-1]
+    works_from = max((_works_from(one) for one in pending), default="")
+    if before.tables is not None:
+        heads = {str(name): str(head) for name, head in connection.execute(text(_FUNCTIONS))}
+        old = [name for name in _live(connection) if heads.get(name, HEAD) < works_from]
+        if old:
+            raise Misconfigured(
+                f"processes of a release that needs older tables run on the database ({', '.join(old)}), which has "
+                f"schema {before.version}; stop them, then run `planq migrate` again for {needed()}"
+            )
+    return pending
 
 
-def _refuse_running(connection: Connection, before: str) -> None:
-    count = connection.execute(text(_RUNNING)).scalar_one()
-    if count:
-        raise Misconfigured(
-            f"processes of another release run on the database, which has schema {before} ({count} of their "
-            f"connections are open); stop the API and the workers, then run `planq migrate` again for {needed()}"
-        )
+def _works_from(script: Script) -> str:
+    return str(getattr(script.module, "works_from", script.revision))
+
+
+def _define(connection: Connection, *, with_triggers: bool) -> None:
+    define_functions(connection, with_triggers=with_triggers)
+    connection.commit()
+
+
+def _are_foreign(connection: Connection) -> bool:
+    """Return whether a trigger calls the functions of another release."""
+    found = set(connection.execute(text(_TRIGGERS)).scalars())
+    return found != {functions_schema(_schema(connection))}
+
+
+def _live(connection: Connection) -> set[str]:
+    has_workers = connection.execute(text("SELECT to_regclass('workers')")).scalar() is not None
+    return set(connection.execute(text(_LIVE + (_LIVE_WORKERS if has_workers else ""))).scalars())
+
+
+def _unused(connection: Connection, *also: str) -> Sequence[str]:
+    """Return the schemas of functions that neither this release, nor a live process, nor a trigger uses."""
+    used = {functions_schema(_schema(connection)), *_live(connection), *connection.execute(text(_TRIGGERS)).scalars()}
+    return sorted({str(name) for name, _ in connection.execute(text(_FUNCTIONS))} - used)
+
+
+def _patiently(step: Callable[[], T], connection: Connection) -> T:
+    """Run a step, again each second while it does not get a lock that others have."""
+    for tries in range(1, _LOCK_TRIES + 1):
+        try:
+            return step()
+        except (DBAPIError, psycopg.Error) as error:
+            connection.rollback()
+            cause = getattr(error, "orig", error)
+            if tries == _LOCK_TRIES or not isinstance(
+                cause, (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+            ):
+                raise
+        sleep(1)
+    raise AssertionError("the last try returns or raises")
+
+
+def _schema(connection: Connection) -> str:
+    """Return the schema of the tables, which may not exist yet."""
+    return str(connection.execute(text(_SCHEMA)).scalar_one())
+
+
+def _execute(connection: Connection, statement: str) -> None:
+    _driver(connection).execute(statement)
+    connection.commit()
 
 
 def _driver(connection: Connection) -> Any:

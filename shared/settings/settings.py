@@ -105,6 +105,14 @@ class ServerSettings(BaseSettings):
         return in_schema(_require("PLANQ_LISTEN_URL", self.listen_url, _POSTGRES), self.database_schema)
 
     @property
+    def functions_schema(self) -> str:
+        """The schema of the SQL functions of this release."""
+        # Imported late: most commands need neither the driver nor the SQL files.
+        from planq.shared.kernel.schema_version import functions_schema
+
+        return functions_schema(self.database_schema)
+
+    @property
     def has_pooler(self) -> bool:
         """True where DATABASE_URL leads through a pooler, which lends a connection for one transaction."""
         return bool(self.listen_url)

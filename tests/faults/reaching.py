@@ -36,6 +36,7 @@ from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, wire_server
 from tests.support.claiming import claim_stage
 from tests.support.ports import free_port
+from tests.support.servers import FUNCTIONS
 from tests.support.waiting import eventually
 
 Recipe = Callable[[Scene, str], None]
@@ -200,7 +201,8 @@ def lost_too_often_in_a_stage(scene: Scene, point: str) -> None:
     assert (job["status"], job["error"]["code"], steps) == ("failed", "worker_lost", [])
 
 
-_SMALL_WINDOW = "CREATE OR REPLACE FUNCTION planq_least_window() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 4 $$"
+_SMALL_WINDOW = f"""
+CREATE OR REPLACE FUNCTION {FUNCTIONS}.planq_least_window() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 4 $$"""
 
 
 def windowed(scene: Scene, point: str) -> None:

@@ -27,6 +27,7 @@ from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import Wake
 from tests.support.callers import Caller
+from tests.support.servers import FUNCTIONS
 from tests.support.stack import ROOT, Stack, step_processes
 from tests.support.waiting import eventually
 
@@ -84,7 +85,7 @@ class Scene:
         self._connection = self._connect()
         self.read(
             # Else every lost wake-up would take a quarter of a minute of the test run.
-            "CREATE OR REPLACE FUNCTION planq_wake_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS "
+            f"CREATE OR REPLACE FUNCTION {FUNCTIONS}.planq_wake_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS "
             f"$$ SELECT interval '{GRACE_SECONDS} seconds' $$"
         )
 

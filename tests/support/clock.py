@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from planq.shared.platform.database import Database
+from tests.support.servers import FUNCTIONS
 
 
 async def move_clock(database: Database, by: timedelta) -> None:
@@ -25,7 +26,8 @@ async def stop_clock(database: Database, after: timedelta) -> None:
 async def _set(database: Database, *, now: str, clock: str) -> None:
     for name, volatility, told in (("planq_now", "STABLE", now), ("planq_clock", "VOLATILE", clock)):
         statement = (
-            f"CREATE OR REPLACE FUNCTION {name}() RETURNS timestamptz LANGUAGE sql {volatility} AS 'SELECT {told}'"
+            f"CREATE OR REPLACE FUNCTION {FUNCTIONS}.{name}() RETURNS timestamptz LANGUAGE sql {volatility} "
+            f"AS 'SELECT {told}'"
         )
         async with database.connection() as connection:
             await connection.execute(statement.encode())

@@ -15,7 +15,10 @@ from sqlalchemy import create_mock_engine
 from sqlalchemy.dialects import postgresql
 from sqlmodel import SQLModel
 
+from planq.shared.kernel.schema_version import functions_schema
 from planq.shared.schema import tables  # noqa: F401  (fills the metadata)
+
+_FUNCTIONS = functions_schema()
 
 _CATALOGUE = {
     "columns": """
@@ -36,12 +39,12 @@ _CATALOGUE = {
         SELECT sequencename, data_type::text, start_value, increment_by, cycle FROM pg_sequences
         WHERE schemaname = 'planq'""",
     "triggers": "SELECT tgrelid::regclass::text, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
-    "types": """
+    "types": f"""
         SELECT typname, typtype FROM pg_type
-        WHERE typnamespace = 'planq'::regnamespace AND typcategory <> 'A'""",
-    "functions": """
+        WHERE typnamespace IN ('planq'::regnamespace, to_regnamespace('{_FUNCTIONS}')) AND typcategory <> 'A'""",
+    "functions": f"""
         SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc
-        WHERE pronamespace = 'planq'::regnamespace AND prokind <> 'a'""",
+        WHERE pronamespace IN ('planq'::regnamespace, to_regnamespace('{_FUNCTIONS}')) AND prokind <> 'a'""",
     "extensions": "SELECT extname FROM pg_extension",
 }
 

@@ -15,6 +15,7 @@ import psutil
 import psycopg
 
 from planq.deploy.local.postgres import EmbeddedPostgres
+from planq.shared.kernel.schema_version import functions_schema
 from planq.shared.platform.database_url import FOR_SPEED
 
 TEMPLATE = "planq_template"
@@ -60,6 +61,13 @@ def _remove_leftovers() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+FUNCTIONS = functions_schema()
+"""The schema of the SQL functions."""
+
+# Tests call these by their names alone.
+_OPTIONS = {**THROWAWAY, "search_path": f"planq, {FUNCTIONS}, public"}
+
+
 class TestPostgres:
     """A PostgreSQL server whose databases are clones of one migrated template."""
 
@@ -67,7 +75,7 @@ class TestPostgres:
 
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir
-        self.server = EmbeddedPostgres(data_dir, options=THROWAWAY, binaries=OTHER_SERVER)
+        self.server = EmbeddedPostgres(data_dir, options=_OPTIONS, binaries=OTHER_SERVER)
         self._numbers = itertools.count(1)
         self._migrated = False
 

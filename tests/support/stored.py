@@ -59,6 +59,7 @@ from planq.testing.model.events import (
 )
 from tests.support.claiming import claim_stage, claim_step
 from tests.support.requests import OpenRequestStore
+from tests.support.servers import FUNCTIONS
 
 BOOM = ErrorRecord("tool_error", "boom")
 DID_IT = StepQuestion(QuestionKind.OUTCOME, "did it?")
@@ -351,7 +352,8 @@ def is_held(step: Mapping[str, Any]) -> bool:
 async def least_window(database: Database, steps: int) -> None:
     """Let jobs with more open steps than that have a window, of that size where no worker lives."""
     statement = (
-        f"CREATE OR REPLACE FUNCTION planq_least_window() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT {steps}'"
+        f"CREATE OR REPLACE FUNCTION {FUNCTIONS}.planq_least_window() RETURNS int LANGUAGE sql IMMUTABLE "
+        f"AS 'SELECT {steps}'"
     )
     async with database.connection() as connection:
         await connection.execute(statement.encode())

@@ -135,7 +135,10 @@ class Lifecycle:
         # A beat that waits on a connection which leads nowhere would cost the lease.
         silent = max(settings.lease_seconds * _SILENT_SHARE, _SILENT_SECONDS)
         url, has_pooler = settings.require_database(), settings.has_pooler
-        self._database = Database(url, has_pooler=has_pooler, max_connections=3, silent_seconds=silent)
+        functions = settings.functions_schema
+        self._database = Database(
+            url, has_pooler=has_pooler, functions=functions, max_connections=3, silent_seconds=silent
+        )
         tool_wait = timedelta(seconds=settings.tool_wait_seconds)
         registry = WorkerRegistry(self._database, settings.lease, settings.lease_margin, tool_wait=tool_wait)
         self._registry = self._failpoints.around("worker_registry", registry)
@@ -286,7 +289,9 @@ class Lifecycle:
             learn = partial(learn_all, learning)
             self._start(every(_INSIGHTS_SECONDS, learn, name="insights", pause=turn))
         self._start(self._lag.sample())
-        self._start(listen(self._settings.require_server(), CANCELLED, self._heard_cancel))
+        self._start(
+            listen(self._settings.require_server(), CANCELLED, self._heard_cancel, self._settings.functions_schema)
+        )
         processes = self._parts.processes
         if processes is not None:
             self._loop.add_reader(processes.fileno(), processes.read_and_end_cancelled)
@@ -309,7 +314,8 @@ class Lifecycle:
     async def _retain(self) -> None:
         """Remove what is due over a connection of its own: that takes as long as it takes."""
         url, has_pooler = self._settings.require_database(), self._settings.has_pooler
-        async with Database(url, has_pooler=has_pooler, max_connections=1) as database:
+        functions = self._settings.functions_schema
+        async with Database(url, has_pooler=has_pooler, functions=functions, max_connections=1) as database:
             payloads = PayloadStore(database, self._objects)
             await Retainer(Retention(database, self._settings.retention, payloads)).retain()
 

@@ -63,15 +63,19 @@ class Notifier:
                 _log.warning("signals_dropped", extra={"channel": self._channel, "count": len(batch)})
 
 
-async def listen(database_url: str, channel: str, heard: Callable[[UUID | None], None]) -> None:
+async def listen(
+    database_url: str, channel: str, heard: Callable[[UUID | None], None], functions: str | None = None
+) -> None:
     """Call `heard` for every id announced on a channel, for ever; cancel to stop.
+
+    The connection shows the name of the schema of `functions`, as those of `Database` do.
 
     `heard(None)` says that anything may have been missed: at the start, and after every lost connection.
     """
     while True:
         with contextlib.suppress(psycopg.Error):
             connection = await psycopg.AsyncConnection.connect(
-                database_url, autocommit=True, application_name="planq-listen", **KEEPALIVE
+                database_url, autocommit=True, application_name=f"planq-listen {functions or ''}".strip(), **KEEPALIVE
             )
             async with connection:
                 await connection.execute(f"LISTEN {channel}".encode())

@@ -14,7 +14,7 @@ from planq.shared.kernel.ids import PLAN, RESPOND, Attempt, StepRef
 from planq.shared.kernel.job_store import Consequence, TransitionResult
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import StepQuestion
-from planq.shared.kernel.schema_version import digest
+from planq.shared.kernel.schema_version import functions_schema
 from planq.shared.kernel.states import (
     STAGES,
     Effect,
@@ -105,6 +105,7 @@ class WorkerRegistry:
             capacity=capacity,
             bulk_capacity=capacity if bulk_capacity is None else bulk_capacity,
             version=version,
+            functions=self._database.functions or "",
             process=process,
             has_processes=has_processes,
             planners=None if planners is None else list(planners),
@@ -249,9 +250,9 @@ class WorkerRegistry:
         return await self._database.fetch_all("differing_tools", lease_seconds=self._lease_seconds)
 
     async def has_our_functions(self) -> bool:
-        """Return whether the SQL functions of the database are this release's; raises `DatabaseUnavailable`."""
-        row = await self._database.fetch_one("functions_digest")
-        return row is not None and row["source"] is not None and digest() in row["source"]
+        """Return whether the database has this release's SQL functions; raises `DatabaseUnavailable`."""
+        row = await self._database.fetch_one("has_functions", schema=self._database.functions or functions_schema())
+        return row is not None and row["found"]
 
     async def awaited_tools(self) -> Sequence[Row]:
         """Return the tools for which steps wait that no live worker has: (name, pool, n, since), n of steps."""

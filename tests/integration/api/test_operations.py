@@ -23,7 +23,7 @@ from planq.api.metrics.readiness import BrokerProbe, StatusChecks
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.kernel.ids import TENANT
-from planq.shared.kernel.schema_version import needed
+from planq.shared.kernel.schema_version import functions_schema, needed
 from planq.shared.kernel.states import JobStatus, Pool
 from planq.shared.kernel.store.transitions import PostgresJobStore
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
@@ -159,7 +159,7 @@ def test_a_process_is_ready_without_a_broker_and_without_workers(make_api: MakeA
 def test_a_process_is_not_ready_for_functions_of_another_release(make_api: MakeApi) -> None:
     api = make_api()
     with psycopg.connect(api.settings.database_url, autocommit=True) as connection:
-        connection.execute("ALTER FUNCTION planq_digest() RENAME TO planq_digest_of_another")
+        connection.execute(f"ALTER FUNCTION {functions_schema()}.planq_digest() RENAME TO planq_digest_of_another")
 
     ready = api.http.get("/readyz")
 

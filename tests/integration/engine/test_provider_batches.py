@@ -31,6 +31,7 @@ from tests.support.agents import keep_agent
 from tests.support.batch_server import Answer, BatchServer, batch_server
 from tests.support.batches import admitted, settled, stored_batch
 from tests.support.harness import Harness, make_tool
+from tests.support.servers import FUNCTIONS
 
 MODELS = {"openai": "openai-responses@half:gpt-5-mini", "anthropic": "anthropic@half:claude-haiku-4-5"}
 each = pytest.mark.parametrize("dialect", list(MODELS))
@@ -308,7 +309,8 @@ def test_the_answer_of_an_agent_without_tools_is_checked_and_repaired_by_a_call_
 def test_a_job_keeps_the_time_that_it_had_and_leaves_its_place_to_others(perform: Perform) -> None:
     async def scenario(stage: Stage) -> None:
         stage.connection.execute(
-            "CREATE OR REPLACE FUNCTION planq_window(p_priority text) RETURNS int LANGUAGE sql AS 'SELECT 2'"
+            f"CREATE OR REPLACE FUNCTION {FUNCTIONS}.planq_window(p_priority text) RETURNS int "
+            "LANGUAGE sql AS 'SELECT 2'"
         )
         left = "SELECT extract(epoch FROM expires_at - now())::float8 AS left FROM jobs"
         before = 600.0

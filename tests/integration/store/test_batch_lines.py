@@ -15,6 +15,7 @@ from psycopg.types.json import Json
 
 from planq.shared.kernel.new_ids import new_id
 from tests.support.batches import end_jobs, item, settled, stored_batch
+from tests.support.servers import FUNCTIONS
 
 
 class Batches:
@@ -27,7 +28,8 @@ class Batches:
     def window(self, jobs: int) -> None:
         """Let so many jobs of batches be unfinished at once."""
         self.connection.execute(
-            f"CREATE OR REPLACE FUNCTION planq_window(p_priority text) RETURNS int LANGUAGE sql AS 'SELECT {jobs}'"  # type: ignore[arg-type]
+            f"CREATE OR REPLACE FUNCTION {FUNCTIONS}.planq_window(p_priority text) RETURNS int "  # type: ignore[arg-type]
+            f"LANGUAGE sql AS 'SELECT {jobs}'"
         )
 
     def call(self, function: str, *arguments: Any) -> Any:

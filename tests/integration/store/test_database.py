@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.schema_version import functions_schema
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import DatabaseUnavailable
 from tests.support.outage import cut
@@ -179,7 +180,7 @@ def test_the_server_ends_a_transaction_that_stands_idle(database_url: str, given
         assert path is not None
         return idle["idle_in_transaction_session_timeout"], path["search_path"]
 
-    assert asyncio.run(scenario()) == ("1min", "other" if given else "planq, public")
+    assert asyncio.run(scenario()) == ("1min", "other" if given else f"planq, {functions_schema()}, public")
 
 
 def test_the_json_of_a_row_is_read_as_it_stands(use: Callable[..., Any], database_url: str) -> None:

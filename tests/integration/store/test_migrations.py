@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -28,6 +29,7 @@ from planq.shared.schema import migrate
 from tests.support.schema import catalogue, tables_ddl
 from tests.support.selects import select_texts
 from tests.support.servers import TestPostgres
+from tests.support.waiting import eventually
 
 
 def execute(url: str, statement: str) -> None:
@@ -70,64 +72,115 @@ def test_a_second_migration_changes_nothing(postgres: TestPostgres) -> None:
     postgres.drop(url)
 
 
-def test_functions_of_another_digest_are_made_anew_with_all_that_they_left(postgres: TestPostgres) -> None:
+OTHER = f"planq_f_{'0' * 12}"
+"""The schema of the functions of another release."""
+
+ANOTHER_RELEASE = f"""
+CREATE SCHEMA {OTHER}; COMMENT ON SCHEMA {OTHER} IS '{schema.HEAD}';
+CREATE TYPE {OTHER}.planq_old AS (n int);
+CREATE FUNCTION {OTHER}.planq_old(p_old {OTHER}.planq_old) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION {OTHER}.planq_digest() RETURNS text LANGUAGE sql AS $$ SELECT 'another' $$;
+CREATE FUNCTION {OTHER}.planq_hear() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+DROP TRIGGER planq_count_end ON jobs;
+CREATE CONSTRAINT TRIGGER planq_count_end AFTER UPDATE ON jobs DEFERRABLE
+FOR EACH ROW EXECUTE FUNCTION {OTHER}.planq_hear();
+CREATE OR REPLACE TRIGGER planq_invariants AFTER INSERT OR UPDATE ON jobs
+FOR EACH ROW EXECUTE FUNCTION {OTHER}.planq_hear();
+CREATE TRIGGER planq_of_another AFTER INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION {OTHER}.planq_hear()"""
+
+
+def functions_of(url: str) -> set[str]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'planq\\_f\\_%'").fetchall()
+    return {str(name) for (name,) in rows}
+
+
+def test_a_database_of_another_release_gets_the_functions_and_triggers_of_this_one(postgres: TestPostgres) -> None:
     url = postgres.create_migrated()
     before = catalogue(url)
-    execute(
-        url,
-        """
-        DROP FUNCTION planq_digest; DROP FUNCTION planq_append_event;
-        CREATE TYPE planq_old AS (n int);
-        CREATE FUNCTION planq_old(p_old planq_old) RETURNS int LANGUAGE sql AS 'SELECT 1';
-        CREATE FUNCTION planq_wake_grace(p_kind text) RETURNS interval LANGUAGE sql AS 'SELECT interval ''1 hour''';
-        CREATE FUNCTION planq_digest() RETURNS text LANGUAGE sql AS 'SELECT ''of another release''';""",
-    )
-    assert schema.current(url) == f"{schema.HEAD}+of another release"
+    execute(url, ANOTHER_RELEASE)
+    execute(url, f"DROP SCHEMA {schema.functions_schema()} CASCADE")
+    assert schema.current(url).version == schema.HEAD
     with pytest.raises(Misconfigured, match=r"run `planq migrate`"):
         schema.require_schema(url)
-
-    assert migrate.upgrade(url) == (f"{schema.HEAD}+of another release", schema.needed())
-
-    assert catalogue(url) == before
-    schema.require_schema(url)
-    postgres.drop(url)
-
-
-def test_a_database_without_functions_gets_them(postgres: TestPostgres) -> None:
-    url = postgres.create_migrated()
-    execute(url, "DROP FUNCTION planq_digest")
+    assert migrate.plan(url) == [
+        f"create the functions of this release in {schema.functions_schema()}",
+        f"have the triggers of the tables call {schema.functions_schema()}",
+    ]
 
     assert migrate.upgrade(url) == (schema.HEAD, schema.needed())
 
-    postgres.drop(url)
-
-
-def test_nothing_is_changed_while_a_process_of_another_release_runs(postgres: TestPostgres) -> None:
-    url = postgres.create_migrated()
-    execute(url, "DROP FUNCTION planq_digest")
-    before = catalogue(url)
-
-    with (
-        psycopg.connect(url, application_name="planq"),
-        pytest.raises(Misconfigured, match="processes of another release run on the database"),
-    ):
-        migrate.upgrade(url)
     assert catalogue(url) == before
-
-    assert migrate.upgrade(url) == (schema.HEAD, schema.needed()), "it has ended"
+    schema.require_schema(url)
+    assert functions_of(url) == {schema.functions_schema()}
+    assert migrate.plan(url) == []
     postgres.drop(url)
 
 
-def test_a_process_of_this_release_may_run_while_nothing_is_to_be_done(database_url: str) -> None:
-    with psycopg.connect(database_url, application_name="planq"):
-        assert migrate.upgrade(database_url) == (schema.needed(), schema.needed())
+@pytest.mark.parametrize("name", ["planq", "planq-listen"])
+def test_functions_stay_while_a_process_calls_them(postgres: TestPostgres, name: str) -> None:
+    url = postgres.create_migrated()
+    execute(url, ANOTHER_RELEASE)
+
+    with psycopg.connect(url, application_name=f"{name} {OTHER}"):
+        migrate.upgrade(url)
+        assert functions_of(url) == {OTHER, schema.functions_schema()}
+
+    assert migrate.plan(url) == [f"drop {OTHER}: no live process uses its functions"]
+    migrate.upgrade(url)
+    assert functions_of(url) == {schema.functions_schema()}
+    postgres.drop(url)
+
+
+def test_functions_stay_while_a_worker_that_calls_them_lives(postgres: TestPostgres) -> None:
+    """Behind a pooler a worker may have no connection for a moment; its lease is in the registry."""
+    url = postgres.create_migrated()
+    execute(url, ANOTHER_RELEASE)
+    execute(
+        url,
+        "INSERT INTO workers (id, name, pools, capacity, bulk_capacity, lease_seconds, functions) "
+        f"VALUES (gen_random_uuid(), 'io', '{{io}}', 1, 1, 600, '{OTHER}')",
+    )
+
+    migrate.upgrade(url)
+    assert functions_of(url) == {OTHER, schema.functions_schema()}
+
+    execute(url, "UPDATE workers SET heartbeat_at = 'epoch'")
+    migrate.upgrade(url)
+    assert functions_of(url) == {schema.functions_schema()}
+    postgres.drop(url)
+
+
+def test_a_migration_that_waits_for_a_lock_lets_others_pass(postgres: TestPostgres) -> None:
+    """Later statements on a table wait behind one that waits for a lock, so it gives up and retries."""
+    url = postgres.create_migrated()
+    execute(url, ANOTHER_RELEASE)
+    with (
+        ThreadPoolExecutor(1) as other,
+        psycopg.connect(url) as writer,
+        psycopg.connect(url, autocommit=True) as watching,
+        psycopg.connect(url) as second_writer,
+    ):
+        writer.execute("LOCK TABLE jobs IN ROW EXCLUSIVE MODE")  # as every write takes it
+        migrating = other.submit(migrate.upgrade, url)
+        waits = "SELECT count(*) FROM pg_locks WHERE relation = 'jobs'::regclass AND NOT granted"
+        eventually(lambda: watching.execute(waits).fetchone() != (0,), 30, what="the migration waits for the writer")
+
+        second_writer.execute("SET lock_timeout = '60s'")
+        second_writer.execute("LOCK TABLE jobs IN ROW EXCLUSIVE MODE")
+        assert not migrating.done(), "the first writer is still there"
+        second_writer.rollback()
+        writer.rollback()
+
+        assert migrating.result(60) == (schema.needed(), schema.needed())
+    postgres.drop(url)
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(
     postgres: TestPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.create_migrated()
-    execute(url, "DROP FUNCTION planq_digest")
+    execute(url, f"DROP SCHEMA {schema.functions_schema()} CASCADE")
     before = catalogue(url)
     defective = [*schema.definitions(), "CREATE FUNCTION planq_defect() RETURNS no_such_type LANGUAGE sql AS ''"]
     monkeypatch.setattr(migrate, "definitions", lambda: defective)
@@ -213,8 +266,8 @@ def test_only_the_clock_asks_for_the_time() -> None:
 
 def test_the_constant_is_the_newest_migration(empty_database_url: str, database_url: str) -> None:
     assert ScriptDirectory.from_config(migrate.config()).get_current_head() == schema.HEAD
-    assert schema.current(empty_database_url) is None
-    assert schema.current(database_url) == schema.needed()
+    assert schema.current(empty_database_url).version is None
+    assert schema.current(database_url).version == schema.needed()
     schema.require_schema(database_url)
     with pytest.raises(Misconfigured, match="planq migrate"):
         schema.require_schema(empty_database_url)
@@ -229,6 +282,7 @@ def test_a_database_that_cannot_be_migrated_is_refused_and_left_as_it_is(
 ) -> None:
     url = postgres.create_migrated()
     execute(url, f"UPDATE alembic_version SET version_num = '{revision}'")
+    execute(url, f"COMMENT ON TABLE alembic_version IS '{schema.baseline_digest()} works from {revision}'")
     before = catalogue(url)
 
     with pytest.raises(Misconfigured, match=advice):
@@ -236,7 +290,7 @@ def test_a_database_that_cannot_be_migrated_is_refused_and_left_as_it_is(
     with pytest.raises(Misconfigured, match=advice):
         schema.require_schema(url)
 
-    assert schema.current(url) == f"{revision}+{schema.digest()}"
+    assert schema.current(url).version == f"{revision}+{schema.digest()}"
     assert catalogue(url) == before
     postgres.drop(url)
 
@@ -254,7 +308,7 @@ def test_tables_of_another_baseline_are_refused_and_left_as_they_are(
         with pytest.raises(Misconfigured, match="start with an empty database"):
             refuses(url)
 
-    assert schema.current(url) == f"{schema.HEAD}~{began}+{schema.digest()}"
+    assert schema.current(url).version == f"{schema.HEAD}~{began}+{schema.digest()}"
     assert catalogue(url) == before
     postgres.drop(url)
 

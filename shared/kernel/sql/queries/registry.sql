@@ -3,10 +3,10 @@
 -- name: register_worker
 -- Announces a worker process, with the tools that it can run: a JSON array of {name, digest, version}.
 WITH worker AS (
-    INSERT INTO workers (id, name, pools, planners, provides, capacity, bulk_capacity, version, process, lease_seconds, has_processes,
-                         only_priority, left_out)
-    VALUES (%(id)s, %(name)s, %(pools)s, %(planners)s, %(provides)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s,
-            %(lease_seconds)s, %(has_processes)s, %(only_priority)s,
+    INSERT INTO workers (id, name, pools, planners, provides, capacity, bulk_capacity, version, functions, process, lease_seconds,
+                         has_processes, only_priority, left_out)
+    VALUES (%(id)s, %(name)s, %(pools)s, %(planners)s, %(provides)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(functions)s,
+            %(process)s, %(lease_seconds)s, %(has_processes)s, %(only_priority)s,
             %(left_out)s)
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = planq_now(), left_out = excluded.left_out
 ), offered AS (
@@ -170,6 +170,6 @@ SELECT 'delivery', status, count(*)::int FROM deliveries WHERE status IN ('pendi
 UNION ALL
 SELECT 'bulk', 'window', planq_window('bulk')
 
--- name: functions_digest
--- The source of the function that returns the digest of planq's functions, null where there is none.
-SELECT (SELECT prosrc FROM pg_proc WHERE oid = to_regproc('planq_digest')) AS source
+-- name: has_functions
+-- Whether a schema of functions is there: planq migrate drops those that it believes to be unused.
+SELECT to_regproc(%(schema)s || '.planq_digest') IS NOT NULL AS found

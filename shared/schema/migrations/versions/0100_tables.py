@@ -10,8 +10,6 @@ from pathlib import Path
 
 from alembic import op
 
-from planq.shared.kernel.schema_version import baseline_digest
-
 revision = "0100"
 down_revision = None
 branch_labels = None
@@ -23,4 +21,3 @@ def upgrade() -> None:
     op.get_bind().exec_driver_sql(Path(__file__).with_suffix(".sql").read_text("utf-8"))
     op.execute("INSERT INTO tenants (id) VALUES ('default')")
     op.execute("INSERT INTO tally_marks (id) VALUES (1)")
-    op.execute(f"COMMENT ON TABLE alembic_version IS '{baseline_digest()}'")

@@ -161,6 +161,7 @@ CREATE TABLE workers (
     bulk_capacity INTEGER DEFAULT 0 NOT NULL,
     has_processes BOOLEAN DEFAULT false NOT NULL,
     version TEXT DEFAULT '' NOT NULL,
+    functions TEXT DEFAULT '' NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     lag_ms INTEGER DEFAULT 0 NOT NULL,
