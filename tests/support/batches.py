@@ -16,8 +16,11 @@ from planq.shared.kernel.states import Priority, Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import query
 from planq.shared.subjects.jobs.store import submission_values
+from tests.support.servers import FUNCTIONS
 
 Connection = psycopg.Connection[Any]
+
+_PATH = f"SET search_path = planq, {FUNCTIONS}"
 
 
 def item(text: str, tenant_id: str = "default", plan: Mapping[str, Any] | None = None) -> dict[str, object]:
@@ -83,6 +86,7 @@ def end_jobs(
 
 def admitted(connection: Connection, most: int = 100) -> list[UUID]:
     """Let lines become jobs as the sweeper does, as if workers kept up with any number; return these in order."""
+    connection.execute(_PATH)
     ids = sorted(new_id() for _ in range(most))
     with connection.transaction():
         worker = new_id()
@@ -98,6 +102,7 @@ def admitted(connection: Connection, most: int = 100) -> list[UUID]:
 
 def settled(connection: Connection, most: int = 1000) -> int:
     """Let the lines end whose jobs have ended, as the sweeper does; return how many these are."""
+    connection.execute(_PATH)
     sets = connection.execute(query("unserved_ends"), {"limit": most, "besides": []}).fetchall()
     for (jobs,) in sets:
         connection.execute("SELECT planq_serve_ends(%s)", (jobs,))

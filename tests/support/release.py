@@ -1,8 +1,8 @@
 """Make a release: `make release VERSION=0.2.0`, on a clean tree whose CI has passed. docs/releasing.md has the steps.
 
-It writes the version and the changelog, commits, builds from that commit, tries the wheel in an empty folder, and
-tags. Nothing is sent anywhere. `dist/` then has the source distribution, the wheel, its bill of materials (CycloneDX)
-and the notes.
+It writes the version, the changelog and a dump of a filled database. It commits, builds from that commit, tries the
+wheel in an empty folder, and tags. Nothing is sent anywhere. `dist/` then has the source distribution, the wheel, its
+bill of materials (CycloneDX) and the notes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datetime import date
 from pathlib import Path
 
 from planq.shared.platform.version import VERSION
-from tests.support import pinned_env
+from tests.support import pinned_env, release_dumps
 from tests.support.pinned_env import ROOT
 from tests.support.ports import free_ports
 from tests.support.waiting import eventually
@@ -49,7 +49,9 @@ def main(version: str) -> int:
     for name, line in _PLACES.items():
         path = ROOT / name
         path.write_text(path.read_text("utf-8").replace(line.format(VERSION), line.format(version), 1), "utf-8")
-    _git("commit", "--quiet", "--all", "--message", f"Release {version}")
+    release_dumps.make(version)
+    _git("add", "--all")
+    _git("commit", "--quiet", "--message", f"Release {version}")
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     build(ROOT / "dist")
     (ROOT / "dist" / f"planq-{version}-notes.md").write_text(notes, "utf-8")

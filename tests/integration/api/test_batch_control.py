@@ -104,7 +104,9 @@ def test_a_line_whose_job_was_deleted_by_hand_fails_and_can_be_tried_again(
     batch.end(jobs[1:])
 
     async def tidy() -> None:
-        async with Database(api.settings.require_database(), max_connections=2) as database:
+        settings = api.settings
+        url, functions = settings.require_database(), settings.functions_schema
+        async with Database(url, functions=functions, max_connections=2) as database:
             await WorkerRegistry(database, timedelta(seconds=15)).tidy()
 
     asyncio.run(tidy())

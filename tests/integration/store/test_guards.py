@@ -5,14 +5,18 @@ Each of these pins a condition that could be taken out of its statement without 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from planq.shared.agentic.plan.document import Plan
 from planq.shared.agentic.references.resolution import as_called
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.children import ChildRequest, Delegated
 from planq.shared.kernel.claims import OfferedTool
+from planq.shared.kernel.deferral import DeferredCall
 from planq.shared.kernel.ids import StepRef
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.questions import FailStep
@@ -102,6 +106,74 @@ def test_of_two_workers_with_the_same_attempt_only_the_owner_concludes_it(play: 
     play(scenario)
 
 
+CHILD = Delegated([ChildRequest(None, "x", 60.0)])
+
+
+@pytest.mark.parametrize(
+    "conclude",
+    [
+        pytest.param(lambda store, claim: store.suspend_step(claim, timedelta(0), {}), id="suspend"),
+        pytest.param(lambda store, claim: store.ask_step(claim, DID_IT, BOOM), id="ask"),
+        pytest.param(lambda store, claim: store.delegate_step(claim, CHILD), id="delegate"),
+        pytest.param(lambda store, claim: store.release(claim), id="hand back"),
+    ],
+)
+def test_a_step_that_was_claimed_twice_under_one_number_is_its_owners(
+    play: Any,  # noqa: F811
+    conclude: Callable[..., Any],
+) -> None:
+    async def scenario(rows: Rows) -> None:
+        job_id = await rows.executing("unsafe")
+        lost = await rows.claim(job_id, 0)
+        await rows.run("UPDATE steps SET status = 'ready', worker_id = NULL, attempt = 0, wake_at = now()")
+        second = PostgresJobStore(rows.database, new_id(), as_called)
+        (claim,) = await claim_steps(second, [StepRef(job_id, 0, 0)])
+        assert lost.attempt == claim.attempt
+        refused, applied = await conclude(rows.store, lost), await conclude(second, claim)
+        assert [getattr(one, "applied", one) for one in (refused, applied)] == [False, True]
+
+    play(scenario)
+
+
+def test_a_joined_step_that_was_claimed_twice_under_one_number_is_its_owners(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id = await rows.executing("read")
+        assert (await rows.store.delegate_step(await rows.claim(job_id, 0), CHILD)).applied
+        (child,) = await rows.run("SELECT id FROM jobs WHERE parent_job_id = %s", job_id)
+        stage = await claim_stage(rows.store, child["id"], [JobStatus.QUEUED])
+        assert stage is not None
+        assert await rows.store.end_job(stage, JobStatus.COMPLETED, "a", None, [])
+        assert (await rows.store.serve_end(child["id"])).applied
+        lost = await rows.claim(job_id, 0)
+        await rows.run("UPDATE steps SET status = 'ready', worker_id = NULL, attempt = attempt - 1, wake_at = now()")
+        second = PostgresJobStore(rows.database, new_id(), as_called)
+        (claim,) = await claim_steps(second, [StepRef(job_id, 0, 0)])
+        assert (lost.joined, lost.attempt) == (True, claim.attempt)
+        assert not (await rows.store.succeed_step(lost, {}, None)).applied
+        assert (await second.succeed_step(claim, {}, None)).applied
+
+    play(scenario)
+
+
+def test_a_stage_that_was_claimed_twice_under_one_number_is_deferred_by_its_owner(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id = await rows.submit()
+        batch_id = new_id()
+        await rows.run("INSERT INTO batches (id, tenant_id) VALUES (%s, 'default')", batch_id)
+        await rows.run("UPDATE jobs SET batch_id = %s", batch_id)
+        lost = await claim_stage(rows.store, job_id, [JobStatus.QUEUED])
+        await rows.run("UPDATE jobs SET status = 'queued', stage_worker = NULL, stage_attempt = 0, wake_at = now()")
+        second = PostgresJobStore(rows.database, new_id(), as_called)
+        claim = await claim_stage(second, job_id, [JobStatus.QUEUED])
+        assert lost is not None
+        assert claim is not None
+        assert lost.attempt == claim.attempt
+        assert not await rows.store.defer_stage(lost, DeferredCall("m", "s", "{}"))
+        assert await second.defer_stage(claim, DeferredCall("m", "s", "{}"))
+
+    play(scenario)
+
+
 def test_an_attempt_that_is_over_asks_nobody(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         job_id, (stale,) = await moved_on(rows, "unsafe")
@@ -116,7 +188,7 @@ def test_an_attempt_that_is_over_asks_nobody(play: Any) -> None:  # noqa: F811
 def test_an_attempt_that_is_over_delegates_nothing(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         job_id, (stale,) = await moved_on(rows, "read")
-        assert not (await rows.store.delegate_step(stale, Delegated([ChildRequest(None, "x", 60.0)]))).applied
+        assert not (await rows.store.delegate_step(stale, CHILD)).applied
         assert await rows.run("SELECT id FROM jobs WHERE parent_job_id = %s", job_id) == []
 
     play(scenario)
