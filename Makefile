@@ -7,6 +7,7 @@
 #   make chaos   kill and restart everything under load, and prove that nothing is lost   (ARGS="--seconds 600 --rolling")
 #   make docs    write the reference pages of docs/ from the code
 #   make release  build and tag one   (VERSION=0.2.0; docs/releasing.md)
+#   make dist    build the release that is checked out once more
 #   make clean   remove .venv and caches; the data in .planq stays
 # Ports and data folder: PLANQ_PORT, PLANQ_FLOWER_PORT, PLANQ_DATA, from the environment or as `make up PLANQ_PORT=9000`.
 
@@ -21,7 +22,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 WHICH := 'import sys; print(sys.base_prefix, sys.version)'
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up test test-fast check bench chaos docs release clean
+.PHONY: up test test-fast check bench chaos docs release dist clean
 .DEFAULT_GOAL := up
 
 up: $(STAMP)
@@ -35,6 +36,7 @@ ifneq (,$(findstring --whole,$(PYTEST_ARGS)))
 	@$(BIN)/python -m tests.support.generators_env
 	@$(BIN)/python -m tests.support.examples_env
 	@$(BIN)/python -m tests.support.kombu_suite
+	@$(BIN)/python -m tests.support.workflow_env
 endif
 	@exec $(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
@@ -61,6 +63,9 @@ chaos: $(DEV_STAMP)
 
 release: $(DEV_STAMP)
 	@exec $(BIN)/python -m tests.support.release $(VERSION)
+
+dist: $(DEV_STAMP)
+	@exec $(BIN)/python -m tests.support.release --dist
 
 clean:
 	rm -rf $(VENV) .planq-test-envs build dist deploy/package/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -52,6 +52,25 @@ def main(version: str) -> int:
     release_dumps.make(version)
     _git("add", "--all")
     _git("commit", "--quiet", "--message", f"Release {version}")
+    make_distributions(version, notes)
+    _git("tag", "--annotate", f"v{version}", "--message", f"planq {version}")
+    sys.stdout.write(
+        f"dist/ has planq {version}, and v{version} is tagged; docs/releasing.md says how to publish it\n"
+    )
+    return 0
+
+
+def rebuild() -> int:
+    """Make the distributions of the release that is checked out; return 0, or 2 with what to do first."""
+    if _git("tag", "--points-at", "HEAD", "--list", f"v{VERSION}") == "":
+        sys.stderr.write(f"no distributions: this commit is not v{VERSION}; check out a tag of `make release`\n")
+        return 2
+    make_distributions(VERSION, notes_of((ROOT / "CHANGELOG.md").read_text("utf-8"), VERSION))
+    return 0
+
+
+def make_distributions(version: str, notes: str) -> None:
+    """Build this commit into `dist/`, with notes and bill of materials, and try the wheel out."""
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     build(ROOT / "dist")
     (ROOT / "dist" / f"planq-{version}-notes.md").write_text(notes, "utf-8")
@@ -59,11 +78,6 @@ def main(version: str) -> int:
         environment = installed(Path(folder), next((ROOT / "dist").glob("*.whl")))
         try_out(environment, Path(folder), f"planq {version}+{_git('rev-parse', 'HEAD')[:12]}")
         describe(environment, ROOT / "dist" / f"planq-{version}.cdx.json")
-    _git("tag", "--annotate", f"v{version}", "--message", f"planq {version}")
-    sys.stdout.write(
-        f"dist/ has planq {version}, and v{version} is tagged; docs/releasing.md says how to publish it\n"
-    )
-    return 0
 
 
 class NotReady(Exception):
@@ -88,6 +102,12 @@ def released(changelog: str, version: str, day: str) -> tuple[str, str]:
     if not notes.strip():
         raise NotReady("CHANGELOG.md has nothing under Unreleased")
     return f"{before}{NEXT}\n## {version} ({day})\n{notes}{heading}{older}", notes.strip() + "\n"
+
+
+def notes_of(changelog: str, version: str) -> str:
+    """Return the part of the changelog on a version."""
+    _, _, after = changelog.partition(f"\n## {version} (")
+    return after.partition("\n")[2].partition("\n## ")[0].strip() + "\n"
 
 
 def build(folder: Path) -> None:
@@ -171,4 +191,4 @@ def _git(*arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))
+    sys.exit(rebuild() if sys.argv[1:] == ["--dist"] else main("".join(sys.argv[1:2])))
