@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -29,6 +33,7 @@ from planq.shared.schema import migrate
 from tests.support.schema import catalogue, tables_ddl
 from tests.support.selects import select_texts
 from tests.support.servers import TestPostgres
+from tests.support.tiers import some
 from tests.support.waiting import eventually
 
 
@@ -147,6 +152,49 @@ def test_functions_stay_while_a_worker_that_calls_them_lives(postgres: TestPostg
 
     execute(url, "UPDATE workers SET heartbeat_at = 'epoch'")
     migrate.upgrade(url)
+    assert functions_of(url) == {schema.functions_schema()}
+    postgres.drop(url)
+
+
+class Killed(BaseException):
+    """The process has ended here."""
+
+
+class Mortal:
+    """A connection of psycopg whose process is killed before its statement of a number."""
+
+    def __init__(self, connection: Any, numbers: Iterator[int], last: int) -> None:
+        self._connection, self._numbers, self._last = connection, numbers, last
+
+    def execute(self, *given: Any) -> Any:
+        if next(self._numbers) == self._last:
+            raise Killed
+        return self._connection.execute(*given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize("nth", some(range(1, 80), 1, 2, 5, 12, 30, 50, 60, 61, 64))
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_migration_that_is_killed_is_completed_by_the_next(
+    postgres: TestPostgres, database_url: str, monkeypatch: pytest.MonkeyPatch, nth: int, is_empty: bool
+) -> None:
+    url = postgres.create() if is_empty else postgres.create_migrated()
+    if not is_empty:
+        execute(url, ANOTHER_RELEASE)
+        execute(url, f"DROP SCHEMA {schema.functions_schema()} CASCADE")
+    driver, numbers = migrate._driver, itertools.count(1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(migrate, "_driver", lambda connection: Mortal(driver(connection), numbers, nth))
+        with contextlib.suppress(Killed):
+            migrate.upgrade(url)
+    state = schema.current(url)
+    assert not state.is_ready or catalogue(url)["triggers"] == catalogue(database_url)["triggers"]
+    migrate.upgrade(url)
+
+    assert catalogue(url) == catalogue(database_url)
     assert functions_of(url) == {schema.functions_schema()}
     postgres.drop(url)
 
