@@ -1,7 +1,7 @@
-"""The composition root of a worker process: which adapter stands behind which port.
+"""The composition root of a worker process: builds the adapter of every port.
 
-A `WorkerRuntime` lives on one event loop, where `open` builds everything that owns connections. In the worker pool
-`io` that loop belongs to Celery's pool; in `cpu` every process of Celery's pool has one of its own.
+A `WorkerRuntime` belongs to one event loop, on which `open` builds everything that owns connections. In the worker
+pool `io` that loop belongs to Celery's pool; in `cpu` every process of Celery's pool has its own.
 """
 
 from __future__ import annotations
@@ -137,24 +137,23 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
         "ended",
     },
 }
-"""What a worker process does to the world, by port: see `planq.shared.failpoints`."""
+"""The calls of each port at which tests may let a worker process crash: see `planq.shared.failpoints`."""
 
 _SILENT_SECONDS = 5.0
-"""What a statement of the engine may take before its connection is taken for dead, and it is repeated over a new one.
-The longest ones, plans of 10 000 steps, take one second."""
+"""Maximum time of an engine statement; after it the connection counts as dead and the statement is repeated over a
+new one. The longest statements, plans of 10 000 steps, take one second."""
 
 _BESIDE_THE_MODEL = timedelta(minutes=10)
-"""What a stage may take beside its model call: loading an SDK, checking a long plan, waiting for the database."""
+"""Time that a stage may take in addition to its model call: loading an SDK, checking a long plan, the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """Who this worker process is; the processes of a `cpu` worker share their parent's.
+    """What this worker process is; the processes of a `cpu` worker share their parent's identity.
 
-    `process` says to its peers on its host which process it is (`planq.shared.kernel.processes`), None says
-    nothing. Of its `capacity`, bulk work takes at most `bulk_capacity`. Each step of one that `has_processes` has a
-    process for itself.
-    With `only` it serves that priority alone. It `provides` what others may lack (`planq.shared.platform.lacking`).
+    `process` identifies it to peers on its host (`planq.shared.kernel.processes`); None hides it. Bulk work takes at
+    most `bulk_capacity` of its `capacity`. With `has_processes` each step has its own process. With `only` the worker
+    serves that priority alone. It `provides` what others may lack (`planq.shared.platform.lacking`).
     """
 
     id: UUID
@@ -169,18 +168,18 @@ class WorkerIdentity:
 
     @property
     def is_shared(self) -> bool:
-        """True where many jobs share the process: on the loop of a worker without processes for its steps."""
+        """True if many jobs share the process: on the loop of a worker without processes for its steps."""
         return not self.has_processes
 
 
 def process_text(host: Host, pool: Pool, mcp_file: Path | None) -> str | None:
-    """Return the `process` of this worker's `WorkerIdentity`; None where a call of it may outlive it.
+    """Return the `process` of this worker's `WorkerIdentity`; None if its calls may outlive it.
 
-    The SDK gives a stdio server a session of its own: nobody would look for it there, and it may end a call after its
-    worker. Then the lease decides, and leaves it that long to notice. Raises `Misconfigured` for a bad file.
+    The SDK starts a stdio server in its own session: peers would not look for it there, and it may end a call after
+    its worker. Then only the lease decides. Raises `Misconfigured` for a bad file.
     """
     if pool == Pool.IO and mcp_file is not None:
-        from planq.worker.tools.mcp.config import read_mcp_file  # only where there are such servers
+        from planq.worker.tools.mcp.config import read_mcp_file  # only if there are such servers
 
         if any(server.transport == "stdio" for server in read_mcp_file(mcp_file)):
             return None
@@ -189,7 +188,7 @@ def process_text(host: Host, pool: Pool, mcp_file: Path | None) -> str | None:
 
 @dataclass(slots=True)
 class Tools:
-    """The registry of a process, its packages' planners, and what the tools of agents are given once it is open."""
+    """The registry of a process, the planners of its packages, and the services of agent tools."""
 
     registry: Registry
     agent_services: AgentServices
@@ -219,12 +218,9 @@ class Tools:
 
 
 def check_settings(settings: Settings, pool: Pool) -> None:
-    """Raise `Misconfigured` that names a setting behind which something is missing or wrong: a file, a model's key.
-
-    Tools are checked when they are loaded. Nothing is connected to.
-    """
+    """Raise `Misconfigured` with the setting whose file or model key is missing or wrong. Connects to nothing."""
     if settings.mcp_file is not None and pool == Pool.IO:
-        from planq.worker.tools.mcp.config import read_mcp_file  # only where there are such servers
+        from planq.worker.tools.mcp.config import read_mcp_file  # only if there are such servers
 
         with _said_of("PLANQ_MCP_FILE"):
             read_mcp_file(settings.mcp_file)
@@ -258,7 +254,7 @@ def _said_of(variable: str) -> Iterator[None]:
 
 
 class WorkerRuntime:
-    """Everything that carries out wake-ups on one event loop."""
+    """Everything that carries out wake-ups on one event loop; `workers` is how many of this pool live."""
 
     def __init__(
         self,
@@ -290,7 +286,7 @@ class WorkerRuntime:
         self._typing: TypingNotices | None = None
         self._provider_batches: ProviderBatchDuty | None = None
         self._timers = NearTimers()
-        self.workers = 1  # of this pool, as the heartbeat thread has counted them
+        self.workers = 1
         self.dispatcher: Loop | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: PlanqError | None = None
@@ -304,8 +300,8 @@ class WorkerRuntime:
     async def open(self) -> None:
         """Build the dispatcher on the running loop.
 
-        Raises `Misconfigured` or `DatabaseUnavailable`, and keeps the error as `failure`: Celery swallows what its
-        pool raises while it starts.
+        Raises `Misconfigured` or `DatabaseUnavailable`, and keeps the error as `failure`: Celery swallows errors of a
+        pool that starts.
         """
         try:
             await self._open()
@@ -343,7 +339,13 @@ class WorkerRuntime:
         tools = Catalogue(PublishedTools(self._database).list, self._tenants)
         publisher = self._failpoints.around("publisher", self._publisher)
         made = handlers(
-            self._attempt_settings(),
+            AttemptSettings(
+                max_output_bytes=settings.max_output_bytes,
+                model_retry_seconds=settings.model_retry_seconds,
+                tool_policy=settings.tool_policy,
+                has_processes=self._identity.has_processes,
+                can_seal=bool(settings.master_keys),
+            ),
             store=store,
             catalogue=self._failpoints.around("catalogue", tools),
             in_flight=self._in_flight,
@@ -364,13 +366,20 @@ class WorkerRuntime:
                 count_tokens,
             ),
             secrets=secrets.get,
-            # The loop of a process that carries out one step after the other stands still between them.
+            # The loop of a process that carries out one step after the other stops between them.
             alarms=None
             if self._identity.has_processes
             else Alarms(store, publisher, self._timers.set, lambda: self.workers),
         )
         self.dispatcher = Loop(
-            self._dispatcher_settings(),
+            LoopSettings(
+                pool,
+                slots=self._identity.capacity,
+                bulk_slots=max(1, self._identity.bulk_capacity),
+                shares=Shares(settings.tenant_weights),
+                # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
+                fuse_seconds=60.0 if self._identity.is_shared else 0.0,
+            ),
             store=store,
             handlers=made,
             publisher=publisher,
@@ -430,27 +439,8 @@ class WorkerRuntime:
         sender.start()
         return sender
 
-    def _attempt_settings(self) -> AttemptSettings:
-        return AttemptSettings(
-            max_output_bytes=self._settings.max_output_bytes,
-            model_retry_seconds=self._settings.model_retry_seconds,
-            tool_policy=self._settings.tool_policy,
-            has_processes=self._identity.has_processes,
-            can_seal=bool(self._settings.master_keys),
-        )
-
-    def _dispatcher_settings(self) -> LoopSettings:
-        return LoopSettings(
-            self._identity.pool,
-            slots=self._identity.capacity,
-            bulk_slots=max(1, self._identity.bulk_capacity),
-            shares=Shares(self._settings.tenant_weights),
-            # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
-            fuse_seconds=60.0 if self._identity.is_shared else 0.0,
-        )
-
     async def _connect_mcp(self, path: Path) -> None:
-        from planq.worker.tools.mcp import connect_mcp  # the SDK costs memory, so only where it is used
+        from planq.worker.tools.mcp import connect_mcp  # the SDK costs memory, so it is loaded only if it is used
 
         worker_registry = WorkerRegistry(self._database, self._settings.lease, self._settings.lease_margin)
 
@@ -467,26 +457,26 @@ class WorkerRuntime:
         await publish(self._mcp)
 
     def count_workers(self, count: int) -> None:
-        """Take note of how many workers of this pool live; callable from any thread."""
+        """Note how many workers of this pool live; callable from any thread."""
         self.workers = count
 
     def described(self) -> dict[str, object]:
-        """Return what this worker is, for lines of its log: its name, pool and slots, and how many tools it has."""
+        """Return the worker's name, pool, slots and number of tools for its log lines."""
         here, tools = self._identity, len(self._tools.registry.definitions())
         return {"worker": here.name, "pool": str(here.pool), "slots": here.capacity, "tools": tools}
 
     def missing(self) -> list[str]:
-        """Return what the worker needs and does not have just now, a sentence each; callable from any thread."""
+        """Return a sentence for each thing that the worker needs and lacks now; callable from any thread."""
         return [] if self._mcp is None else self._mcp.away()
 
     @property
     def is_in_quarantine(self) -> bool:
-        """True while suspects are carried out here, or wait for what else runs; readable from any thread."""
+        """True while quarantined work runs here or waits for other work to end; readable from any thread."""
         return self._suspects is not None and not self._suspects.done()
 
     @property
     def duties(self) -> Sequence[SweepDuty]:
-        """What a sweep finds and this loop does; from any loop."""
+        """The duties of this loop that a sweep starts; readable from any loop."""
         return [
             LoopDuty("deliveries", lambda: self.loop, self._wake_sender),
             LoopDuty("provider_batches", lambda: self.loop, self._wake_provider_batches),
@@ -501,9 +491,9 @@ class WorkerRuntime:
             self._provider_batches.wake()
 
     async def run_suspects(self) -> None:
-        """Carry out suspects that wait, as `Loop.run_suspects`; from any loop.
+        """Carry out quarantined work that waits, as `Loop.run_suspects`; callable from any loop.
 
-        A thread that nobody waits for any more may end the process as well as a suspect: with one, nothing is begun.
+        An abandoned thread may end the process, too, so nothing begins while one lives.
         """
         if self.loop is not None and self.dispatcher is not None:
             run = self.dispatcher.run_suspects(lambda: not self._tools.registry.threads.alive)
@@ -555,7 +545,7 @@ async def _limits_of(tenants: Tenants, tenant_id: str) -> Limits:
 
 
 async def _warm_up(gateway: ModelGateway) -> None:
-    """Load the default model's SDK beside the start of the worker, so that its first job does not wait for it."""
+    """Load the default model's SDK while the worker starts, so that its first job does not wait for it."""
     try:
         await gateway.warm_up()
     except (ImportError, PlanqError) as error:
@@ -564,13 +554,13 @@ async def _warm_up(gateway: ModelGateway) -> None:
 
 
 def provided_by(settings: Settings, pool: Pool) -> Sequence[str]:
-    """Return what the settings give a worker of `pool` that others may lack."""
+    """Return what the settings of a worker of `pool` provide that others may lack."""
     return [*([PAYLOADS] if settings.payloads else []), *(provided_models(settings) if pool == Pool.IO else [])]
 
 
 @dataclass(frozen=True, slots=True)
 class LoopDuty:
-    """The port `SweepDuty`: begins something on another loop, without waiting for its end."""
+    """A `SweepDuty` that starts something on another loop without waiting for its end."""
 
     part: str
     loop_of: Callable[[], asyncio.AbstractEventLoop | None]
@@ -584,7 +574,7 @@ class LoopDuty:
 
 
 def sweep_duties(database: Database, failpoints: Failpoints) -> Sequence[SweepDuty]:
-    """Return what a sweep does for the subjects that stand on jobs."""
+    """Return the sweep duties of the subjects that are built on jobs."""
     return (
         failpoints.around("schedule_sweep", ScheduleSweep(database)),
         failpoints.around("question_sweep", QuestionSweep(database)),
@@ -594,7 +584,7 @@ def sweep_duties(database: Database, failpoints: Failpoints) -> Sequence[SweepDu
 
 
 async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, tools: Tools) -> None:
-    """Register the worker with its planners, and publish its tools; logs which of them others have otherwise."""
+    """Register the worker with its planners, publish its tools, and log tools whose definition differs elsewhere."""
     definitions = tools.registry.definitions()
     await worker_registry.register(
         identity.id,

@@ -1,7 +1,7 @@
-"""Reads from /proc which process this one is, and which other workers of this machine have ended; gives way.
+"""Reads from /proc which process this one is and which other workers of this machine have ended; lowers priority.
 
-Only proof by the kernel counts (`planq.shared.kernel.processes`). Where /proc belongs to another pid namespace,
-hides other users' processes or is missing, no worker is ever found to have ended.
+Only proof by the kernel counts (`planq.shared.kernel.processes`). If /proc belongs to another pid namespace, hides
+other users' processes or is missing, no worker counts as ended.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from pathlib import Path
 from planq.shared.kernel.processes import NoStatus, Process, ProcessStatus, has_gone, process_has_ended
 
 _DEAD = frozenset("ZXx")
-"""States of a thread that runs no more (proc_pid_stat(5))."""
-
+"""States of a thread that no longer runs (proc_pid_stat(5))."""
 
 _NICE = 5
-"""A third of the processor's time, where another process wants it as well."""
+"""About a third of the processor's time while another process wants it as well."""
 
 
 def give_way() -> None:
-    """Let all other processes of the machine have the processor first, as far as the system weighs them by that."""
+    """Let other processes of the machine have the processor first."""
     os.nice(_NICE)
     # Where Linux weighs sessions, niceness counts within one alone. A terminal's is not planq's to change.
     if os.getsid(0) in (os.getpid(), os.getppid()):
@@ -30,7 +29,7 @@ def give_way() -> None:
 
 
 class Host:
-    """The machine as it is seen through `proc`. Looking reads a few small files and takes no lock of planq's."""
+    """This machine as `proc` shows it. Reading takes a few small files and no lock of planq's."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -38,13 +37,13 @@ class Host:
 
     @property
     def place(self) -> str | None:
-        """Where processes can be looked for, as in `Process.place`; None where nothing can be known."""
+        """Where processes can be found, as in `Process.place`; None if this is unknown."""
         return self.own.place if self.own is not None else None
 
     def has_gone(self, text: str) -> bool:
-        """True when a worker's process and what is left of its group are certain to do nothing any more, for ever.
+        """Return True if a worker's process and the rest of its group have certainly ended.
 
-        False for a process of another place, for one that is only stopped, and when in doubt.
+        Return False for a process of another place, for one that is only stopped, and when in doubt.
         """
         try:
             process = Process.parse(text)
@@ -87,7 +86,7 @@ class Host:
             return NoStatus.HIDDEN
 
     def _look_at_group(self, group: int) -> list[ProcessStatus] | NoStatus:
-        """Look at everybody in a process group: what a worker has forked is there, as long as it does not leave."""
+        """Look at all members of a process group: what a worker has forked is there, unless it left the group."""
         try:
             if group > 1:  # kill(2) understands -1 as everybody
                 os.killpg(group, 0)
@@ -112,7 +111,7 @@ class Host:
             return None  # it has ended meanwhile
 
     def _sight(self, pid: int, state: str, started: int) -> ProcessStatus:
-        # Others than the first thread may be left: that one may end before them.
+        # The first thread may end before the others.
         return ProcessStatus(started, state not in _DEAD or len(os.listdir(self._proc / str(pid) / "task")) > 1)
 
     def _read(self, pid: int) -> tuple[str, int, int]:

@@ -35,7 +35,7 @@ from planq.shared.platform.version import release
 from planq.shared.subjects.moments.store import PostgresKnowledge, PostgresMemory
 from planq.shared.subjects.tenants.secrets import require_master_keys
 from planq.worker.celery.app import app, settings
-from planq.worker.celery.events import CeleryTracker, SilentTracker
+from planq.worker.celery.events import CeleryTracker
 from planq.worker.celery.pool import AsyncioPool
 from planq.worker.container import (
     CRASH_POINTS,
@@ -58,17 +58,16 @@ from planq.worker.runtime.reconcile import LoopInFlight
 _log = logging.getLogger("planq.worker")
 
 _STALLED_EXIT = 75
-"""Exit code of a worker that hears nothing any more (EX_TEMPFAIL of sysexits.h: try again)."""
+"""Exit code of a worker that receives no wake-ups any more (EX_TEMPFAIL of sysexits.h: try again)."""
 
 __all__ = ["app", "celery_worker", "run"]
 
 
 def celery_worker(identity: WorkerIdentity, *, task_events: bool, only: Priority | None = None) -> Any:
-    """Return Celery's worker, not yet started; Celery's pool is ours on asyncio, or stock prefork for processes.
+    """Return Celery's worker, not yet started, on our asyncio pool or on stock prefork; `only` is one priority.
 
-    It takes what is of one priority with `only`.
-    It is what `celery worker` starts, without the command line, whose plug-ins (Flower's web server among them) cost
-    every worker a quarter of a second.
+    `celery worker` starts the same, but loads plug-ins (Flower's web server among them), which cost each worker a
+    quarter of a second.
     """
     queues = wake_queues(identity.pool, only)
     for queue in queues:
@@ -80,7 +79,7 @@ def celery_worker(identity: WorkerIdentity, *, task_events: bool, only: Priority
         hostname=identity.name,
         loglevel="WARNING",
         quiet=True,
-        # Chatter between workers that nothing here needs; on Redis it leaks lists and slows the start.
+        # planq needs neither gossip nor mingle; on Redis they leak lists and slow the start.
         without_gossip=True,
         without_mingle=True,
         task_events=task_events,
@@ -95,19 +94,19 @@ def run(
     has_processes: bool = False,
     only: Priority | None = None,
 ) -> int:
-    """Run a worker until it is stopped; returns Celery's exit code. A guard watches its `beats`, where it has one.
+    """Run a worker until it is stopped; return Celery's exit code. A guard watches its `beats`, if there is one.
 
-    With `has_processes`, and in the pool `cpu`, each step has a process for itself. With `only` it serves one
-    priority, and gives way to all other processes where that is bulk work.
-    Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
-    no database; both before any message is taken.
+    With `has_processes`, and in the pool `cpu`, each step has its own process. With `only` the worker serves one
+    priority; for bulk work it has a lower process priority.
+    Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` without a
+    database; both before it takes any message.
     """
     has_processes = has_processes or pool == Pool.CPU
     if only is Priority.BULK:
         give_way()
     usual = {Pool.IO: settings.io_concurrency, Pool.CPU: settings.cpu_concurrency}
     capacity = concurrency or usual.get(pool, 1)
-    tracker = SilentTracker() if has_processes else CeleryTracker()
+    tracker = CeleryTracker()
     processes = PreforkProcesses() if has_processes else None
     identity, runtime, lifecycle = _composed(
         pool,
@@ -122,9 +121,9 @@ def run(
     app.planq_runtime, app.planq_lifecycle = runtime, lifecycle
     if only is not Priority.INTERACTIVE:
         app.planq_windows = {names.queue(WakeQueue.of(pool, Priority.BULK)): identity.bulk_capacity}
-    if not has_processes:  # else a message has a process for itself
+    if not has_processes:  # otherwise each message has its own process
         few = reserved_slots(capacity)
-        # RabbitMQ bounds the messages of each list and of bulk work, and not those of all but the reserve.
+        # RabbitMQ bounds the messages of each list and of bulk work, but not those outside the reserve.
         bulk = identity.bulk_capacity if few and not is_redis(settings.require_broker()) else 0
         app.planq_reserve = Reserve(capacity, few, 2 * few + bulk)
     _connect_signals(tracker, runtime, lifecycle, processes)
@@ -145,7 +144,7 @@ def run(
 def _composed(
     pool: Pool,
     capacity: int,
-    tracker: CeleryTracker | SilentTracker,
+    tracker: CeleryTracker,
     processes: PreforkProcesses | None,
     *,
     restart: Callable[[], None],
@@ -153,7 +152,6 @@ def _composed(
     has_processes: bool,
     only: Priority | None = None,
 ) -> tuple[WorkerIdentity, WorkerRuntime, Lifecycle]:
-    """Return the parts of a worker process, none of them started; raises `Misconfigured`."""
     failpoints = Failpoints.load(os.environ, CRASH_POINTS)
     check_settings(settings, pool)
     host = Host() if settings.detect_dead_peers else None
@@ -179,7 +177,7 @@ def _composed(
     require_master_keys(settings.require_database(), settings.master_keys, settings.pooled_schema)
     beat = None if beats is None else beats.beat(settings.freeze_seconds)
     lease = Lease(settings.lease, settings.lease_margin)
-    # A process of Celery's pool reports its writes to its parent, and ends with it.
+    # A process of Celery's pool reports its writes to its parent, and ends with the parent.
     fence = Fence(lease) if beat is None else Fence(lease, beat.fence)
     in_flight = (
         InFlightWork(lease, on_acting=fence.is_acting) if processes is None else InFlightWork(lease, processes.notify)
@@ -218,18 +216,18 @@ def _restart() -> None:
 
 
 def _connect_signals(
-    tracker: CeleryTracker | SilentTracker,
+    tracker: CeleryTracker,
     runtime: WorkerRuntime,
     lifecycle: Lifecycle,
     processes: PreforkProcesses | None,
 ) -> None:
     def attach(sender: Any, **_: Any) -> None:
-        if isinstance(tracker, CeleryTracker):
+        if processes is None:
             tracker.attach(sender)
-        if processes is not None:
+        else:
             processes.attach(sender)
 
-    def tell_of_start(**_: Any) -> None:
+    def log_start(**_: Any) -> None:
         _log.info(
             "worker_ready",
             extra={
@@ -242,7 +240,7 @@ def _connect_signals(
 
     def wind_down(**_: Any) -> None:
         _log.info("worker_draining", extra={**runtime.described(), "seconds": settings.drain_seconds})
-        # Celery looks at its signal up to a second later, and takes a message that comes until then: only that one.
+        # Celery notices the signal up to a second later, and takes at most one message until then.
         runtime.wind_down()
         lifecycle.wind_down()
 
@@ -255,11 +253,11 @@ def _connect_signals(
             app.planq_runner.run(runtime.close_resources())
 
     def keep_logging(**_: Any) -> None:
-        """Leave the logging that `worker/__main__.py` has set up; without a receiver Celery replaces it."""
+        """Keep the logging that `worker/__main__.py` has set up; without a receiver Celery replaces it."""
 
     setup_logging.connect(keep_logging, weak=False)
     worker_process_init.connect(bind_to_parent, weak=False)
     worker_process_shutdown.connect(close_resources, weak=False)
     worker_ready.connect(attach, weak=False)
-    worker_ready.connect(tell_of_start, weak=False)
+    worker_ready.connect(log_start, weak=False)
     worker_shutting_down.connect(wind_down, weak=False)

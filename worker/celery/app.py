@@ -1,7 +1,7 @@
-"""The Celery instance of a worker process, and its task: decode, call the dispatcher, conclude; no decisions.
+"""The Celery instance of a worker process, and its task: decode, call the dispatcher, report the outcome.
 
-`app` is made from the environment when this module is imported, as `celery -A planq.worker.main` expects; it opens no
-connection. `worker/main.py` hangs the composed runtime on it as `app.planq_runtime`.
+`app` is built from the environment when this module is imported, as `celery -A planq.worker.main` expects; it opens
+no connection. `worker/main.py` attaches the composed runtime as `app.planq_runtime`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class WakeTask(Task):
     throws = (WorkFailed,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run to the end on this process's own loop (stock pools call tasks)."""
         return _process_runner().run(self.run(*args, **kwargs))
 
 
@@ -63,9 +62,9 @@ def _dispatcher() -> Loop:
 
 
 async def _carry_out(wake: Wake) -> str:
-    """Carry out a wake-up and turn what became of it into the Celery task's end: its result, or `WorkFailed`.
+    """Carry out a wake-up; return the Celery task's result, or raise `WorkFailed`.
 
-    A process in which a tool cannot be stopped ends here: its outcome is stored, its parent replaces it.
+    If a tool in this process cannot be stopped, the process ends here: its outcome is stored, its parent replaces it.
     """
     if headers := message_headers.get(None):
         wake = replace(wake, links=read_links(headers), tenant=read_tenant(headers))
@@ -74,15 +73,15 @@ async def _carry_out(wake: Wake) -> str:
     if carried.poisoned:
         os._exit(_POISONED_EXIT)
     if carried.error is not None:
-        # Its message may quote a provider or a tool, prompts and keys with them: it stays in the database.
+        # The message may quote a provider or a tool, including prompts and keys: it stays in the database.
         raise WorkFailed(carried.error.code)
     return carried.text
 
 
 def _process_runner() -> asyncio.Runner:
-    """Return this process's loop, with the runtime opened on it at first use.
+    """Return this process's loop; open the runtime on it at first use.
 
-    Raises what opening raises; the next task then tries again, for the database may be back.
+    If opening raises, the next task tries again: the database may be back.
     """
     runner: asyncio.Runner | None = app.planq_runner
     if runner is None:
@@ -104,9 +103,8 @@ async def _run(
     priority: str = Priority.INTERACTIVE,
     **_newer: Any,
 ) -> str:
-    """Carry out what a wake-up names, and what follows from it here."""
     return await _carry_out(decode_wake(job, round, steps, pool, priority))
 
 
 planner, executor, respond = (app.task(_run, name=name, base=WakeTask) for name in names.TASKS)
-"""One task under three names, by which people who watch it tell what is done."""
+"""One task under three names, so that monitors show what is done."""

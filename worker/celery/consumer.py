@@ -1,15 +1,14 @@
-"""Celery's consumer, with less to and fro between the thread that takes messages and the one that carries them out.
+"""Celery's consumer, with fewer calls between the thread that takes messages and the one that carries them out.
 
 Every call from one to the other wakes a thread, which then waits for the interpreter: several times the cost of what
 is called. So a message on Redis is acknowledged where its work ends, and events for monitors go out at intervals.
 
-A broker that answers with errors is one that is away, and a message that is no wake-up goes to the dead letters:
-neither ends the worker and the work in it.
+A broker that answers with errors is treated as away, and a message that is no wake-up goes to the dead letters:
+neither ends the worker.
 
-An AMQP connection belongs to the consumer's thread: what is written to it, or waits for an answer, is called there.
+An AMQP connection belongs to the consumer's thread: calls that write to it, or wait for an answer, are made there.
 
-What somebody at the broker undoes is done again within seconds: a queue that is not listened to any more, a mailbox
-that lost its exchange.
+What an operator undoes at the broker is repaired within seconds: a cancelled consumer, a mailbox without exchange.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _FLUSH_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 5.0
 _STEADY_SECONDS = 10.0
-"""What held so long was well: the next loss is a first one, after which the connection is made again at once."""
+"""A connection that held for this long was good: after its loss the worker reconnects at once."""
 
 _LOOK_SECONDS = 0.1
 
@@ -50,9 +49,9 @@ _LOOK_AGAIN_SECONDS = 0.01
 
 
 class Backoff:
-    """The pause before connections to the broker are made again; Celery calls `step` each time.
+    """The pause before the worker reconnects to the broker; Celery calls `step` each time.
 
-    A broker that takes connections and refuses commands would otherwise be asked as fast as it answers.
+    Without it, a broker that accepts connections and refuses commands would be asked as fast as it answers.
     """
 
     def __init__(self, wait: Callable[[float], None], clock: Callable[[], float] = monotonic) -> None:
@@ -63,7 +62,7 @@ class Backoff:
         self._losses = 0
 
     def step(self) -> None:
-        """Wait as long as it is time for: not at all at first, then twice as long each time, up to a bound."""
+        """Wait: not at all the first time, then twice as long each time, up to a maximum."""
         is_first = self._clock() - self._began >= _STEADY_SECONDS + self._seconds
         self._losses = 0 if is_first else self._losses + 1
         self._seconds = pause_after(self._losses, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
@@ -100,7 +99,7 @@ class WakeConsumer(Consumer):
 
     @property
     def max_prefetch_count(self) -> int:
-        """How many messages this worker holds at most."""
+        """Maximum number of messages in this worker."""
         most: int = super().max_prefetch_count
         return most + self._reserved
 
@@ -110,7 +109,7 @@ class WakeConsumer(Consumer):
         return 0 if reserve is None else reserve.more
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
-        """Return what takes a message: Celery's own handler, for what is a wake-up.
+        """Return Celery's own message handler, which gets only wake-ups.
 
         Celery asks for it whenever it is about to consume; windows are set before that.
         """
@@ -126,7 +125,7 @@ class WakeConsumer(Consumer):
                     _log.warning("wake_up_of_a_newer_release", extra={"cause": str(error)})
                 message.ack_log_error(_log, self.connection_errors)
                 return
-            except Exception as error:  # whatever decoding stumbles over in what anybody may have written
+            except Exception as error:  # anybody may have written the message, so decoding may raise anything
                 self._bury(message, error)
                 return
             try:
@@ -140,7 +139,6 @@ class WakeConsumer(Consumer):
         return on_message
 
     def on_decode_error(self, message: Any, exc: BaseException) -> None:
-        """Take a message that cannot be unpacked for what it is."""
         self._bury(message, exc)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
@@ -150,16 +148,13 @@ class WakeConsumer(Consumer):
         self._bury(message, exc)
 
     def on_invalid_task(self, body: Any, message: Any, exc: BaseException) -> None:
-        """Take a message that Celery refuses for what it is."""
         self._bury(message, exc)
 
     def on_connection_error_before_connected(self, exc: BaseException) -> None:
-        """Do what Celery does, and name the reply of a broker that refuses."""
         _log_reply(exc)
         super().on_connection_error_before_connected(exc)
 
     def on_connection_error_after_connected(self, exc: BaseException) -> None:
-        """Do what Celery does, and name the reply of a broker that refuses."""
         _log_reply(exc)
         super().on_connection_error_after_connected(exc)
 
@@ -171,7 +166,7 @@ class WakeConsumer(Consumer):
             return super().call_soon_ack(p, *args, **kwargs)
         p(*args, **kwargs)
         if self.hub is not None and channel.qos.is_about_full:
-            self.hub.call_soon(_nothing)  # it may be pausing for want of a slot
+            self.hub.call_soon(lambda: None)  # wakes its loop, which may wait for a free slot
         elif self.hub is not None and channel.leaves_out and not self._is_look_due:
             self._is_look_due = True
             self.hub.call_soon(self.hub.call_later, _LOOK_AGAIN_SECONDS, self._look_again, channel)
@@ -182,11 +177,10 @@ class WakeConsumer(Consumer):
         channel.look_again()
 
     def _restore_prefetch_count_after_connection_restart(self, p: Any, *args: Any) -> None:
-        """Do what Celery does where a message is acknowledged after a reconnect, but on the consumer's thread.
+        """Do what Celery does when a message is acknowledged after a reconnect, but on the consumer's thread.
 
-        It asks the broker for a wider prefetch window and waits for the answer. On the thread of the pool's loop it
-        read the connection's socket beside the consumer: frames were torn, and both threads waited for answers that
-        the other one had got (RabbitMQ, seen 2026-11).
+        Celery asks the broker for a wider prefetch window and waits for the answer. On the pool's thread that would
+        read the connection's socket together with the consumer: frames are torn (RabbitMQ, seen 2026-11).
         """
         restore = super()._restore_prefetch_count_after_connection_restart
         if not self._maximum_prefetch_restored:
@@ -197,7 +191,7 @@ class WakeConsumer(Consumer):
         if self.hub is None or self._is_flush_due:
             return
         self._is_flush_due = True
-        if self._is_stopping:  # timers do not matter any more; what Celery's pool still ends is sent at once
+        if self._is_stopping:  # timers no longer run; events of what still ends are sent at once
             self.hub.call_soon(self._flush_due)
         else:
             self.hub.call_soon(self.hub.call_later, _FLUSH_SECONDS, self._flush_due)
@@ -221,9 +215,9 @@ class WakeConsumer(Consumer):
         self._flush_due()
 
     def _heal(self) -> None:
-        """Listen again to each queue of this worker that is not listened to any more, and to remote control.
+        """Consume again from queues of this worker whose consumer is gone, and bind remote control again.
 
-        A person who is allowed to cancel a consumer (`PLANQ_REMOTE_CONTROL`) is not overruled.
+        If `PLANQ_REMOTE_CONTROL` allows to cancel consumers, cancelled ones stay cancelled.
         """
         if "cancel_consumer" not in self.app.planq_remote_control:
             for queue in self._own_queues:
@@ -234,7 +228,7 @@ class WakeConsumer(Consumer):
             self.planq_mailbox.bind_again()
 
     def _listen_to(self, queues: Iterable[str]) -> None:
-        """Consume from queues, on RabbitMQ within the window of each and the one of all together."""
+        """Consume from queues; on RabbitMQ within each queue's window and the common one."""
         channel, consumer = self.task_consumer.channel, self.task_consumer
         has_windows = not isinstance(channel, Channel)
         for queue in queues:
@@ -243,12 +237,12 @@ class WakeConsumer(Consumer):
             consumer.add_queue(self.app.amqp.queues[queue])
             consumer.consume()
         if has_windows:
-            # RabbitMQ drops the window of a channel when it is told one for single consumers, so that one comes last.
+            # RabbitMQ drops the window of a channel when a consumer gets its own, so the channel's is set last.
             self.qos.prev = None
             self.qos.update()
 
     def _set_windows(self) -> None:
-        """Bound how many messages of some queues this worker holds, `app.planq_windows`, and keep its reserve."""
+        """Bound how many messages of some queues this worker takes (`app.planq_windows`), and keep its reserve."""
         channel = self.task_consumer.channel
         if isinstance(channel, Channel):
             channel.windows, channel.reserve = self.app.planq_windows, self.app.planq_reserve
@@ -259,10 +253,10 @@ class WakeConsumer(Consumer):
 
     @property
     def _windows(self) -> Mapping[str, int]:
-        """How many messages of each queue this worker holds at most (RabbitMQ): no list gets what is kept for others.
+        """Maximum number of messages of each queue in this worker (RabbitMQ); the reserve stays free for others.
 
-        Each queue has a window. Between that of the first one and that of the channel, RabbitMQ sends one without
-        all that waits (3.10, seen 2026-11).
+        Each queue has a window. Between the window of the first one and that of the channel, RabbitMQ sends one
+        message regardless (3.10, seen 2026-11).
         """
         reserve: Reserve | None = self.app.planq_reserve
         most = self.max_prefetch_count if reserve is None or not reserve.few else reserve.most
@@ -273,7 +267,7 @@ class WakeConsumer(Consumer):
         self._flush_events()
 
     def _bury(self, message: Any, error: BaseException) -> None:
-        """Move a message to the dead letters: it is acknowledged, and the consumer goes on."""
+        """Move a message to the dead letters and acknowledge it."""
         delivery = message.delivery_info if isinstance(message.delivery_info, dict) else {}
         text = f"headers: {message.headers!r:.{LONGEST_CHARS}}, body: {message.body!r:.{LONGEST_CHARS}}"
         self._letters.put(str(delivery.get("routing_key", "")), text, str(error) or type(error).__name__)
@@ -286,25 +280,20 @@ def _log_reply(error: BaseException) -> None:
 
 
 def _pause(seconds: float) -> None:
-    """Let time pass on the consumer's thread, unless the worker is to stop."""
     until = monotonic() + seconds
     while (left := until - monotonic()) > 0:
         maybe_shutdown()
         sleep(min(left, _LOOK_SECONDS))
 
 
-def _nothing() -> None:
-    """Let the consumer's loop come round."""
-
-
 class StepRequest(Request):
-    """Reports a process that was killed (by the kernel for its memory, say) to the worker's lifecycle.
+    """Reports a process that was killed (by the kernel for its memory, for example) to the worker's lifecycle.
 
-    One that planq killed itself comes as `Terminated` and is not reported: what it carried out was over before.
+    A process that planq killed ends with `Terminated` and is not reported: its attempt had ended before.
     """
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
-        """Do what Celery does, then let the step be taken back at once instead of after its time-out."""
+        """Do what Celery does, then release the step at once instead of after its timeout."""
         super().on_failure(exc_info, send_failed_event, return_ok)
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         lifecycle = getattr(self.app, "planq_lifecycle", None)

@@ -1,9 +1,8 @@
-"""Remote control of a worker, for whoever can write to the broker: looking is allowed, doing is not.
+"""Remote control of a worker, for everybody who can write to the broker: reading is allowed, changing is not.
 
-Celery carries out any command of anybody there: `shutdown` ends the worker, `cancel_consumer` makes it deaf. Here
-only what Flower and `celery inspect` ask is answered, and what `PLANQ_REMOTE_CONTROL` names. What a command may say
-beside its name is bounded, too: patterns over host names, and answers to other exchanges than that for answers, are
-refused.
+Celery carries out any command of any sender: `shutdown` ends the worker, `cancel_consumer` makes it deaf. Here only
+the questions of Flower and `celery inspect` are answered, and the commands in `PLANQ_REMOTE_CONTROL`. The arguments
+of a command are bounded, too: patterns over host names, and other reply exchanges than Celery's own, are refused.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ LOOKS = frozenset(
     }
 )
 """What Flower and `celery inspect` ask, and Flower's switch for task events. Not `hello`, whose sender may name tasks
-that this worker is to throw away; not those that look into the process's memory, which take as long as they like.
-"""
+that this worker has to discard; not the commands that inspect the process's memory, which may take any time."""
 
 _ALIASES = {"dump_conf", "dump_schedule", "dump_reserved", "dump_active", "dump_revoked", "dump_tasks"}
 """Older names of looks, which old clients send."""
@@ -40,7 +38,7 @@ _ALIASES = {"dump_conf", "dump_schedule", "dump_reserved", "dump_active", "dump_
 _FIELDS = frozenset({"method", "arguments", "destination", "pattern", "matcher", "reply_to", "ticket"})
 
 _FURTHEST_CLOCK = 2**53
-"""What JSON's readers agree on; events carry the clock."""
+"""The largest integer that all readers of JSON agree on; events carry the clock."""
 
 _LOG_SECONDS = 1.0
 
@@ -50,10 +48,9 @@ class RefusedCommand(ValueError):
 
 
 def check_command(body: Any, allowed: Collection[str], reply_exchange: str) -> None:
-    """Raise `RefusedCommand` unless the body of a message for remote control is a command that is carried out.
+    """Raise `RefusedCommand` unless the body of a message is a command in `allowed`.
 
-    `allowed` are names of commands; an answer may go to `reply_exchange` alone, or anybody could make the worker
-    write into any queue.
+    A reply may only go to `reply_exchange`; otherwise any sender could make the worker write into any queue.
     """
     if not isinstance(body, Mapping) or not _FIELDS.issuperset(body):
         raise RefusedCommand(f"expected a command, found {shown(body)}")
@@ -75,7 +72,7 @@ def check_command(body: Any, allowed: Collection[str], reply_exchange: str) -> N
 
 
 def check_clock(headers: Any) -> None:
-    """Raise `RefusedCommand` for headers with a logical clock that ours, which goes on from there, could not bear."""
+    """Raise `RefusedCommand` for headers whose logical clock is too large: the worker's clock continues from it."""
     clock = headers.get("clock") if isinstance(headers, Mapping) else None
     if clock is not None and not (isinstance(clock, int) and 0 <= clock < _FURTHEST_CLOCK):
         raise RefusedCommand(f"clock: expected a number, found {shown(clock)}")
@@ -94,7 +91,7 @@ class GuardedPidbox(Pidbox):
         self._unlogged = 0
 
     def on_message(self, body: Any, message: Any) -> None:
-        """Carry a command out, if it is allowed; count it otherwise."""
+        """Carry out a command if it is allowed; count it otherwise."""
         try:
             check_clock(message.headers)
             check_command(body, self.node.handlers, self.node.mailbox.reply_exchange.name)
@@ -104,26 +101,23 @@ class GuardedPidbox(Pidbox):
         super().on_message(body, message)
 
     def start(self, c: Any) -> None:
-        """Listen; on RabbitMQ too what is too large or compressed is refused unread."""
+        """Listen; on RabbitMQ, too, refuse unread what is too large or compressed."""
         super().start(c)
         channel = self.node.channel
         if isinstance(channel, Channel):
-            channel.on_unreadable = self._let_go
+            channel.on_unreadable = lambda _queue, _entry, reason: self._refuse(reason)
         else:
             refuse_hostile(channel)
         self.consumer.on_decode_error = lambda _message, error: self._refuse(str(error))
 
     def bind_again(self) -> None:
-        """Bind the mailbox to its exchange, where somebody has undone that; on the consumer's thread."""
+        """Bind the mailbox to its exchange again if that was undone; on the consumer's thread."""
         for queue in self.consumer.queues if self.consumer is not None else ():
             queue.exchange.declare()
             queue.queue_bind()
 
-    def _let_go(self, _queue: str, _entry: Any, reason: str) -> None:
-        self._refuse(reason)
-
     def _refuse(self, reason: str) -> None:
-        """Count a message, and tell of it at most once a second: whoever can write there can write a lot."""
+        """Count a message, and log it at most once a second: a sender can write a lot."""
         self._letters.counts["control_refused",] += 1
         self._unlogged += 1
         if monotonic() - self._logged_at >= _LOG_SECONDS:

@@ -1,7 +1,7 @@
-"""Celery's task events for monitors, a list of many in one message, and none at all where nobody listens.
+"""Sends Celery's task events for monitors: many in one message, and none if no monitor listens.
 
 Celery sends such a list whenever its loop comes round: nearly one message for each event. Here events are only noted
-as they happen; `flush`, which `planq.worker.celery.consumer` calls a few times a second, makes and sends them.
+as they happen; `flush`, which `planq.worker.celery.consumer` calls a few times a second, builds and sends them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from planq.shared.kernel.wakes import Origin, TaskLinks, wake_of
 from planq.shared.platform.errors import ErrorRecord
 
 _LIST = 500
-"""Events in one message: about 200 kB."""
+"""Maximum number of events in one message: about 200 kB."""
 
 _MAX_PENDING = 20_000
-"""What is kept while the broker is away; then the oldest are given up."""
+"""Maximum number of events kept while the broker is away; the oldest are dropped."""
 
 _Fields: TypeAlias = "dict[str, Any] | Callable[[], dict[str, Any]]"
 _Noted: TypeAlias = "tuple[str, float, _Fields]"
@@ -72,11 +72,11 @@ class TaskEvents(EventDispatcher):
                     raise
                 self._is_heard = getattr(self.producer.channel, "heard_by", None) != 0
                 if not self._is_heard:
-                    # Nobody got that one, so nobody would get the others; a monitor that comes now gets the next.
+                    # No monitor received that one, so none would receive the others.
                     self._pending.clear()
 
     def extend_buffer(self, other: EventDispatcher) -> None:
-        """Take over what the dispatcher of a lost connection has not sent."""
+        """Add the unsent events of the dispatcher of a lost connection."""
         super().extend_buffer(other)
         left = getattr(other, "_pending", None)
         if left is not None:
@@ -97,7 +97,7 @@ class TaskEvents(EventDispatcher):
 
 
 def _taken(pending: deque[_Noted], most: int) -> list[_Noted]:
-    """Take the oldest notes out. Other threads go on noting meanwhile, so nothing may iterate over them."""
+    """Remove and return the oldest notes. Other threads append meanwhile, so nothing may iterate over them."""
     noted: list[_Noted] = []
     with contextlib.suppress(IndexError):
         while len(noted) < most:
@@ -106,7 +106,7 @@ def _taken(pending: deque[_Noted], most: int) -> list[_Noted]:
 
 
 class CeleryTracker:
-    """The port `Tracker` over the worker's event dispatcher; silent while task events are off."""
+    """Implements `Tracker` over the worker's event dispatcher, if one is attached and task events are on."""
 
     def __init__(self) -> None:
         self._consumer: Any = None
@@ -147,15 +147,3 @@ def _received(claim: Claim, origin: Origin | TaskLinks | None) -> dict[str, Any]
 
 def _identified(claim: Claim, **fields: Any) -> dict[str, Any]:
     return {"uuid": attempt_id(claim.ref, claim.attempt), **fields}
-
-
-class SilentTracker:
-    """For processes that fuse nothing."""
-
-    def started(self, claim: Claim, origin: Origin | TaskLinks | None) -> None:
-        """Show nothing."""
-
-    def ended(
-        self, claim: Claim, origin: Origin | TaskLinks | None, error: ErrorRecord | None, runtime_seconds: float
-    ) -> None:
-        """Show nothing."""

@@ -1,7 +1,7 @@
 """Celery's signals of a task (`task_prerun`, `task_success`, `task_failure`, `task_postrun`) in the asyncio pool.
 
-Celery's tracer sends them in the pools that it knows; instrumentation of other people is built on them. Receivers run
-on the loop, in the context of the task, so that what they set in context variables holds for all that it does.
+Celery's tracer sends them in its own pools; instrumentation libraries rely on them. Receivers run on the loop, in the
+context of the task, so context variables that they set apply to the whole task.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class TaskEnd:
 def task_signals(
     task: Task, id: str, headers: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[TaskEnd]:
-    """Send the signals of one task: before what stands in this context, and after it, with what it came to.
+    """Send the signals of one task: before the block, and after it with its outcome.
 
-    Without a receiver nothing is sent. A task that is cancelled has not failed; it ends as `REVOKED`.
+    Nothing is sent without a receiver. A cancelled task has not failed; it ends as `REVOKED`.
     """
     end = TaskEnd()
     shown = [signals.task_prerun, signals.task_success, signals.task_failure, signals.task_postrun]
     if not any(signal.receivers for signal in shown):
         yield end
         return
-    # Celery's own name for what a receiver finds at `task.request`. It belongs to a thread, where many tasks run: so
-    # it is there while receivers run, and they wait for nothing.
+    # Celery's name for what receivers find at `task.request`. It belongs to the thread, which runs many tasks, so it
+    # is set only while receivers run; they do not wait.
     request = {**headers, "id": id, "args": args, "kwargs": kwargs, "called_directly": False, "is_eager": False}
 
     def send(signal: Any, **fields: Any) -> None:

@@ -1,8 +1,8 @@
-"""What every worker process does beside its work: renew its lease and compare what it holds, sweep, and hear of
-cancelled jobs.
+"""What every worker process does in addition to its work: renew its lease, compare what it owns with what runs,
+sweep, and receive cancellations.
 
-It runs in a thread with a loop and connections of its own, so that a step which blocks the worker's loop cannot
-stop the heartbeat.
+This runs in a thread with its own loop and connections, so that a step which blocks the worker's loop cannot stop the
+heartbeat.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ _log = logging.getLogger("planq.lifecycle")
 _STOP_SECONDS = 5.0
 
 _SILENT_SHARE = 0.25
-"""How much of its lease a worker waits for the answer to a beat or a sweep before it takes its connections for dead:
-the time since the beat before, a pause and a repetition have room in the lease beside it."""
+"""Share of the lease that a worker waits for the answer to a heartbeat or sweep before its connections count as dead.
+The rest of the lease has room for the time since the last heartbeat, a pause and a repetition."""
 
 _SILENT_SECONDS = 2.0
-"""The least of that; a busy server may need so long."""
+"""Minimum of that wait; a busy server may need this long."""
 
 _TALLY_SECONDS = 5.0
-"""Between two looks of the installation for what `/metrics` counts."""
+"""Pause of the installation between two counts for `/metrics`."""
 
 _RETENTION_SECONDS = 300.0
-"""Pause between two looks for jobs that have been kept long enough; the first is at the start."""
+"""Pause between two looks for jobs past their retention; the first is at the start."""
 
 _INSIGHTS_SECONDS = 5.0
-"""Pause between two looks of the installation for ended jobs to learn from."""
+"""Pause of the installation between two looks for ended jobs to learn from."""
 
 _TICK_SECONDS = 0.05
 
 _CONCLUDE_SECONDS = 3.0
-"""What a process gets to store an outcome that it has when the drain time ends."""
+"""Time of a process to store a finished outcome when the drain time ends."""
 
 STUCK_EXIT = 70
 """Exit code of a process that does not end by itself (EX_SOFTWARE of sysexits.h)."""
@@ -82,14 +82,13 @@ STUCK_EXIT = 70
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatParts:
-    """What the thread looks after. `processes` are those of a `cpu` worker, None where a loop runs the steps.
+    """The parts of the thread. `processes` are those of a `cpu` worker, None if a loop runs the steps.
 
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
-    with an exit code that makes a supervisor start it again. `counted` gets how many workers of the pool that serve
-    the same priority live; `counts` returns what the worker's consumer has counted since its start, by name and
-    labels, `missing` what the worker lacks. `beat` is that of this thread, None where another loop beats.
-    `run_suspects` carries out suspects while nothing else is in flight, None where each step has a process anyway.
-    `duties` are those of the pool's loop that begin when a sweep finds something for them.
+    with an exit code that makes a supervisor restart it. `counted` gets the number of live workers that share work;
+    `counts` returns the consumer's counters by name and labels, `missing` what the worker lacks. `beat` is that of
+    this thread, None if another loop beats. `run_suspects` carries out quarantined work, None if each step has its
+    own process. `duties` are those of the pool's loop.
     """
 
     here: InFlight
@@ -120,7 +119,7 @@ class Lifecycle:
         host: Host | None = None,
         failpoints: Failpoints | None = None,
     ) -> None:
-        """On a `host` those are looked for whose processes have gone; without one leases alone decide."""
+        """Look for ended workers on `host`; without one only leases decide."""
         self._failpoints = failpoints or Failpoints()
         self._settings, self._identity, self._tools, self._parts = settings, identity, tools, parts
         self._host = host
@@ -132,7 +131,7 @@ class Lifecycle:
         self._opened: Future[None] = Future()
         self._stopping = asyncio.Event()
         self._winding_down = asyncio.Event()
-        # A beat that waits on a connection which leads nowhere would cost the lease.
+        # A heartbeat that waits on a dead connection would cost the lease.
         silent = max(settings.lease_seconds * _SILENT_SHARE, _SILENT_SECONDS)
         url, has_pooler = settings.require_database(), settings.has_pooler
         functions = settings.functions_schema
@@ -146,7 +145,7 @@ class Lifecycle:
         patience = timedelta(seconds=settings.consumer_watchdog_seconds)
         self._watchdog = ConsumerWatchdog(self._registry, identity.pool, patience, parts.received, only=identity.only)
         self._reconciler = Reconciler(
-            # A copy, for the counter belongs to another thread.
+            # A copy, because the counter belongs to another thread.
             self._registry,
             identity.id,
             parts.here,
@@ -163,16 +162,15 @@ class Lifecycle:
         self._objects = open_objects(settings.payloads)
 
     def start(self) -> None:
-        """Open the database, register the worker, publish its tools, begin to beat and sweep.
+        """Open the database, register the worker, publish its tools, start heartbeats and sweeps.
 
-        Returns once the worker is registered, so that no claim is ever made without a lease. Raises
-        `DatabaseUnavailable`.
+        Returns once the worker is registered, so that no claim is made without a lease. Raises `DatabaseUnavailable`.
         """
         self._thread.start()
         self._opened.result()
 
     def stop(self) -> None:
-        """End the thread and give the lease up, so that what this worker still holds is taken back at once."""
+        """End the thread and give up the lease, so that what this worker still owns is taken back at once."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(2 * _STOP_SECONDS)
@@ -180,24 +178,24 @@ class Lifecycle:
         self._queues.close()
 
     def wind_down(self) -> None:
-        """The worker is stopping: bound what its processes get to end. From any thread or signal handler."""
+        """Bound the time of the processes because the worker is stopping. From any thread or signal handler."""
         self._loop.call_soon_threadsafe(self._winding_down.set)
 
     def sweep_in(self, seconds: float) -> None:
-        """Let the sweeper look in so many seconds, where its turn comes only after that. From any thread."""
+        """Let the sweeper look in this many seconds if its turn comes later. From any thread."""
         if seconds < self._turns.cycle(self._settings.sweep_seconds):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._sweep_timer.due_in, seconds)
 
     def fence(self) -> None:
-        """The lease is over: kill the processes that carry out writes; returns at once, from any thread."""
+        """Kill the processes that call a write because the lease is over; returns at once, from any thread."""
         processes = self._parts.processes
         if processes is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and the processes with it
                 self._loop.call_soon_threadsafe(processes.fence)
 
     def _look_after_suspects(self) -> None:
-        """Suspects may wait: begin a quarantine, unless one goes on; returns at once."""
+        """Start a quarantine for waiting suspects unless one is running; returns at once."""
         if self._parts.run_suspects is not None and (self._quarantine is None or self._quarantine.done()):
             self._quarantine = self._start(self._carry_out_suspects(self._parts.run_suspects))
 
@@ -210,21 +208,21 @@ class Lifecycle:
                 await run_suspects()
             finally:
                 await self._registry.leave_quarantine(self._identity.id)
-            await asyncio.sleep(monotonic() - began)  # other work has this worker for at least half of the time
+            await asyncio.sleep(monotonic() - began)  # other work gets this worker for at least half of the time
 
     def process_died(self, pid: int) -> None:
-        """Let what a process carried out be taken back by the next sweep; returns at once, from any thread."""
+        """Let the next sweep take back what a process carried out; returns at once, from any thread."""
         asyncio.run_coroutine_threadsafe(self._abandon(pid), self._loop)
 
     async def _abandon(self, pid: int) -> None:
         processes = self._parts.processes
         attempt = processes.died(pid) if processes is not None else None
         if attempt is not None:
-            with contextlib.suppress(DatabaseUnavailable):  # the next comparisons find it held for nothing
+            with contextlib.suppress(DatabaseUnavailable):  # later comparisons hand it back
                 await self._let_go_of(attempt)
 
     async def _let_go_of(self, attempt: Attempt) -> None:
-        """Let the next sweep take a step back whose process has ended; raises `DatabaseUnavailable`."""
+        """Let the next sweep take back a step whose process has ended; raises `DatabaseUnavailable`."""
         if await self._registry.abandon(self._identity.id, attempt):
             _log.warning("step_process_died", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
@@ -253,10 +251,7 @@ class Lifecycle:
         await self._database.open()
         await self._announce()
         notifier = Notifier(self._database, ENDED)
-        settings = SweepSettings(
-            max_worker_losses=self._settings.max_worker_losses,
-            lease=self._settings.lease,
-        )
+        settings = SweepSettings(max_worker_losses=self._settings.max_worker_losses, lease=self._settings.lease)
         store = self._failpoints.around("sweep", self._registry)
         publisher = self._failpoints.around("sweep_publisher", self._publisher)
         interrupt = Notifier(self._database, CANCELLED).send
@@ -307,12 +302,12 @@ class Lifecycle:
         await self._sweep_timer.pause(self._turns.until_next(pace))
 
     async def _look_for_gone(self, sweeper: Sweeper) -> None:
-        """Sweep out of turn where a worker of this machine has gone; the database is not asked."""
+        """Sweep out of turn if a worker of this machine has ended; does not query the database."""
         if sweeper.gone_peers():
             self._sweep_timer.due_in(0)
 
     async def _retain(self) -> None:
-        """Remove what is due over a connection of its own: that takes as long as it takes."""
+        """Remove what is due over a separate connection, because it may take long."""
         url, has_pooler = self._settings.require_database(), self._settings.has_pooler
         functions = self._settings.functions_schema
         async with Database(url, has_pooler=has_pooler, functions=functions, max_connections=1) as database:
@@ -330,7 +325,7 @@ class Lifecycle:
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
         try:
-            # Nothing runs here any more: what a commit claimed whose answer was not waited for has not begun.
+            # Nothing runs here any more: a claim in a commit whose answer was not awaited has not begun.
             if await self._reconciler.hand_back_all():
                 await self._reconciler.tell(timedelta(0))
                 await self._registry.forget(self._identity.id)
@@ -343,7 +338,7 @@ class Lifecycle:
             await self._abandon(pid)
         standing = await self._reconciler.beat(self._lag.take_worst())
         if standing is None:
-            # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
+            # The row was removed: a sweep counted this worker as lost. What it owned is fenced; it registers again.
             await announce(self._registry, self._identity, self._tools)
             standing = await self._reconciler.beat(timedelta(0))
         for attempt in processes.fenced() if processes is not None else ():
@@ -356,17 +351,17 @@ class Lifecycle:
             self._io_workers = sum(Pool.IO in worker["pools"] for worker in standing.alive)
 
     async def _watch(self) -> None:
-        """End the worker where it hears no wake-ups any more."""
+        """End the worker if it receives no wake-ups any more."""
         if not self._winding_down.is_set() and await self._watchdog.is_lost(len(self._parts.here.attempts())):
             self._winding_down.set()
             self._parts.restart()
             self._start(self._end_by_force())
 
     async def _end_by_force(self) -> None:
-        """End the process if it does not end by itself: one that is stuck would hold its lease for ever."""
+        """End the process if it does not end by itself: a stuck process would keep its lease for ever."""
         await asyncio.sleep(2 * _STOP_SECONDS)
         _log.critical("worker_stuck")
-        if not self._parts.here.acting:  # else only the end of this process says that they have stopped
+        if not self._parts.here.acting:  # otherwise only the end of this process proves that they have stopped
             with contextlib.suppress(TimeoutError, DatabaseUnavailable):
                 async with asyncio.timeout(_STOP_SECONDS):
                     await self._registry.forget(self._identity.id)
@@ -383,9 +378,9 @@ class Lifecycle:
             await self._reconciler.compare()
 
     async def _stop_processes(self, processes: PreforkProcesses) -> None:
-        """Once the worker is stopping: after the drain time kill what is left, and give back what it held.
+        """When the worker stops: kill after the drain time what still runs, and hand back its work.
 
-        Celery itself would wait for its processes without an end.
+        Celery itself would wait for its processes without a limit.
         """
         await self._winding_down.wait()
         await asyncio.sleep(self._settings.drain_seconds)
@@ -400,7 +395,7 @@ class Lifecycle:
 
 
 def alike(alive: Sequence[Mapping[str, Any]], pool: Pool, only: Priority | None) -> int:
-    """Count the live workers of a pool that a worker which serves `only` (None: both priorities) shares work with."""
+    """Count the live workers of a pool that share work with a worker which serves `only` (None: both priorities)."""
     served = {None, *Priority} if only is None else {None, only}
     return sum(pool in row["pools"] and row["only_priority"] in served for row in alive)
 
@@ -409,7 +404,7 @@ _SAMPLE_SECONDS = 0.5
 
 
 class LoopLag:
-    """Asks a loop again and again to run a callback, and keeps the longest wait."""
+    """Asks a loop repeatedly to run a callback, and keeps the longest wait."""
 
     def __init__(self, loop_of: Callable[[], asyncio.AbstractEventLoop | None]) -> None:
         self._loop_of = loop_of
@@ -417,7 +412,7 @@ class LoopLag:
         self._worst_seconds = 0.0
 
     async def sample(self) -> None:
-        """Ask for ever, one question at a time; cancel to end."""
+        """Ask for ever, one question at a time; cancel it to end."""
         while True:
             loop = self._loop_of()
             if self._asked_at is None and loop is not None and loop.is_running():
@@ -431,7 +426,7 @@ class LoopLag:
             self._asked_at = None
 
     def take_worst(self) -> timedelta:
-        """Return the longest wait since the last call, an unanswered question's so far included."""
+        """Return the longest wait since the last call, including that of a question without an answer yet."""
         asked_at = self._asked_at
         waiting = monotonic() - asked_at if asked_at is not None else 0.0
         worst, self._worst_seconds = max(self._worst_seconds, waiting), 0.0
@@ -439,55 +434,53 @@ class LoopLag:
 
 
 _LEAST_SECONDS = 0.05
-"""The shortest pause: however many jobs run out of time, a process looks at most twenty times a second."""
+"""Minimum pause: however many jobs run out of time, a process looks at most twenty times a second."""
 
 _ROUNDING_SECONDS = 0.002
-"""So that the database's clock has passed the moment, too, when it is asked."""
+"""Added so that the database's clock has passed the moment, too."""
 
 
 class SweepTimer:
-    """When the sweeper looks again: after its pause, or earlier, where a job is known to run out of time before that.
+    """When the sweeper looks again: after its pause, or earlier if a job is known to run out of time.
 
-    A job whose time is shorter than the pause may be made, begin and run out of it between two looks; the claim of
-    its stage says so here. The sweeper itself has seen all others before. Belongs to one event loop, in which
-    everything here is called.
+    A job with less time than the pause may begin and run out of it between two looks; the claim of its stage reports
+    it here. The sweeper itself has seen all others before. Belongs to one event loop.
     """
 
     def __init__(self) -> None:
         self._is_due = asyncio.Event()
 
     def due_in(self, seconds: float) -> None:
-        """End the pause, this or a later one, in so many seconds, if it has not ended by then."""
+        """End this pause, or a later one, in this many seconds if it has not ended by then."""
         asyncio.get_running_loop().call_later(seconds + _ROUNDING_SECONDS, self._is_due.set)
 
     async def pause(self, seconds: float) -> None:
-        """Return after so many seconds, or earlier, when something is due."""
+        """Return after this many seconds, or earlier if something is due."""
         loop = asyncio.get_running_loop()
         earliest = loop.time() + min(seconds, _LEAST_SECONDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_due.wait()
         await asyncio.sleep(earliest - loop.time())
-        # What has become due is looked at now.
         self._is_due.clear()
 
 
 _SETTLED = timedelta(seconds=3)
-"""A wake-up reaches an idle worker in milliseconds; one that was published so long ago is not under way any more."""
+"""A wake-up reaches an idle worker in milliseconds; one published this long ago is not under way any more."""
 
 _WATCHES = 6
-"""Often enough that each stretch of half the patience has several."""
+"""Number of looks in each patience: each half of it has several."""
 
 _RECONNECTING_SHARE = 1 / 2
-"""Of the patience: a broker takes wake-ups as soon as it is back; the consumer is back up to 30 s later."""
+"""Share of the patience: a broker accepts wake-ups as soon as it is back, the consumer returns up to 30 s later."""
 
 
 class ConsumerWatchdog:
-    """Notices that this worker beats but hears no wake-ups: its consumer was cancelled, or lost in a reconnect.
+    """Detects that this worker beats but receives no wake-ups: its consumer was cancelled, or lost in a reconnect.
 
-    Such a worker looks alive to everybody and does nothing (celery/celery #8030, #8091, #8384; hatchet #1796). The
-    sign: work of its own pool was published again and again while it stood idle, and nobody has claimed it.
-    Asked `_WATCHES` times in its patience; `received` counts the messages that this worker has taken so far.
+    Such a worker looks alive and does nothing (celery/celery #8030, #8091, #8384; hatchet #1796). The sign: work of
+    its own pool was published repeatedly while it was idle, and no worker has claimed it. Called `_WATCHES` times in
+    its patience; `received` counts the messages that this worker has taken.
     """
 
     def __init__(
@@ -508,10 +501,10 @@ class ConsumerWatchdog:
         self._unheard_since = self._unheard_last = -math.inf
 
     async def is_lost(self, in_flight: int) -> bool:
-        """Return whether this worker has been idle for its patience while wake-ups for it were published in vain.
+        """Return whether this worker was idle for its patience while wake-ups for it were published in vain.
 
-        What the broker did not take counts as not published, so a broker that is away is no sign; when it is back,
-        the consumer has half the patience to come back too. Raises `DatabaseUnavailable`.
+        A wake-up that the broker did not accept does not count, so an unreachable broker is no sign; once it is back,
+        the consumer has half the patience to reconnect. Raises `DatabaseUnavailable`.
         """
         count, now = self._received(), monotonic()
         if in_flight or count != self._count:
@@ -523,7 +516,7 @@ class ConsumerWatchdog:
         if idle < self._patience - reconnecting:
             return False
         unheard = await self._registry.unanswered_wakes(self._pool, idle, _SETTLED, self._only)
-        if not unheard:  # what has just been published again counts in a moment
+        if not unheard:
             return False
         if now - self._unheard_last > self._patience.total_seconds():
             self._unheard_since = now
@@ -535,11 +528,11 @@ class ConsumerWatchdog:
 
 
 _LEARNED_STRETCHES = 20
-"""Maximum number of stretches that one look reads: a backlog goes on with the next look."""
+"""Maximum number of stretches that one look reads: a backlog continues with the next look."""
 
 
 async def learn_all(learning: Learning) -> int:
-    """Learn from what is new; return how many events were read. Raises `DatabaseUnavailable`."""
+    """Learn from new events; return how many were read. Raises `DatabaseUnavailable`."""
     read = 0
     for _ in range(_LEARNED_STRETCHES):
         if not (count := await learning.learn()):

@@ -1,8 +1,8 @@
 """The processes of a `cpu` worker: what each reports to its parent, and how the parent ends one.
 
 Each process writes every change of its `InFlightWork` into one pipe, a line at a time (below PIPE_BUF, so that lines
-never mix). A process that computes in C hears nothing, so it is stopped (SIGSTOP), the pipe is read to its end, and
-the process is killed only if it still carries out what is to end: no other step is ever hit.
+never mix). A process that computes in C handles no signal, so it is stopped (SIGSTOP), the pipe is read to its end,
+and the process is killed only if it still runs the attempt that has to end: no other step is ever hit.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ _log = logging.getLogger("planq.prefork")
 
 _READ_BYTES = 65_536
 _STOP_SECONDS = 0.2
-"""What SIGSTOP gets to take effect; it takes microseconds unless the machine itself stands still."""
+"""Maximum wait for SIGSTOP; it takes microseconds unless the machine itself hangs."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """What one process does: it claims what is at `ref`, or carries out `attempt`, or nothing.
+    """What one process does: it claims `ref`, or runs `attempt` since `begun_at`, or is idle.
 
-    The attempt began at `begun_at`. `is_acting`: it calls a write. `is_void`: the job of what it claims was cancelled
-    meanwhile.
+    `is_acting`: it calls a write. `is_void`: the job that it claims was cancelled meanwhile.
     """
 
     ref: StepRef | None = None
@@ -52,15 +51,15 @@ class _Process:
 
 
 class PreforkProcesses:
-    """Make it before the processes are forked.
+    """Create it before the processes are forked.
 
-    `notify` and `bind_to_parent` are for the processes; all else is for the parent's heartbeat thread. Whatever asks
-    what runs here first reads what they have written, and ends those that turn out to work for a cancelled job.
+    `notify` and `bind_to_parent` are for the processes; all else is for the parent's heartbeat thread. Every query
+    first reads what the processes have written, and ends those that work for a cancelled job.
     """
 
     def __init__(self) -> None:
-        """May be set before they are forked: `on_acting` gets whether one of them calls a write; each of them counts
-        in `counting`, which comes to the parent's `counts`.
+        """Before the fork, set `on_acting`, which gets whether a process calls a write, and `counting`, the counter
+        of each process, which is added to the parent's `counts`.
         """
         self._parent = os.getpid()
         self._reader, self._writer = os.pipe()
@@ -76,39 +75,36 @@ class PreforkProcesses:
         self.on_acting: Callable[[bool], None] = lambda _: None
 
     def attach(self, consumer: Any) -> None:
-        """Kill through the pool of Celery's consumer, so that it does not take the end of a process for a crash."""
+        """Kill through the pool of Celery's consumer, so that it does not report a crash."""
         self._consumer = consumer
 
     def bind_to_parent(self) -> None:
         """In a process, before it takes work: let the kernel kill it with its parent, where it can (Linux).
 
-        Nobody else would: Celery's processes outlive a parent that was killed, and would go on with a step which
-        another worker may have taken over. The kernel means the thread that forks: Celery forks in the main thread.
+        Celery's processes outlive a killed parent, and would continue a step which another worker may have claimed.
+        For the kernel the parent is the thread that forks: Celery forks in the main thread.
         """
         die_with(self._parent, signal.SIGKILL)
 
     def notify(self, kind: str, ref: StepRef, number: int) -> None:
-        """In a process: let the parent know of a change of `InFlightWork`, and of what was counted until then.
-
-        Waits while the pipe is full.
-        """
+        """In a process: report a change of `InFlightWork`, and the counters; waits while the pipe is full."""
         while self.counting:
             labels, counted = self.counting.popitem()
             os.write(self._writer, f"{os.getpid()} counted {json.dumps([*labels, counted])}\n".encode())
         os.write(self._writer, f"{os.getpid()} {kind} {ref.job_id} {ref.round} {ref.index} {number}\n".encode())
 
     def fileno(self) -> int:
-        """Return what becomes readable when a process has written something."""
+        """Return the descriptor that is readable when a process has written something."""
         return self._reader
 
     def read_and_end_cancelled(self) -> None:
-        """Take in what the processes have written so far, and end those that work for a cancelled job."""
+        """Read what the processes have written, and end those that work for a cancelled job."""
         self._drain()
         for pid, process in list(self._processes.items()):
             if process.is_void and process.attempt is not None:
                 self._end(pid, process.attempt)
 
-    # What runs here (`planq.worker.runtime.reconcile.InFlight`)
+    # What runs here (as `planq.worker.runtime.reconcile.LoopInFlight`)
     # ---------------------------------------------------------
 
     @property
@@ -139,7 +135,7 @@ class PreforkProcesses:
         self._abandoned.intersection_update(held)
 
     def cut_off(self, attempts: Collection[Attempt], then: Callable[[], None]) -> None:
-        """Kill the processes that carry out attempts which this worker does not hold any more, then call `then`."""
+        """Kill the processes that run attempts which this worker no longer owns, then call `then`."""
         try:
             for pid, process in list(self._processes.items()):
                 if process.attempt is not None and process.attempt in attempts:
@@ -148,7 +144,7 @@ class PreforkProcesses:
             then()
 
     def cancel(self, job_id: UUID) -> None:
-        """Kill the processes that work for a job that was cancelled; others are not touched."""
+        """Kill the processes that work for a cancelled job; others are not touched."""
         self.read_and_end_cancelled()
         for pid, process in list(self._processes.items()):
             if process.attempt is not None and process.attempt.job_id == job_id:
@@ -157,7 +153,7 @@ class PreforkProcesses:
                 process.is_void = True
 
     def fence(self) -> None:
-        """Kill the processes that call a write, for the lease is over: others may soon do the same."""
+        """Kill the processes that call a write, because the lease is over: others may soon do the same."""
         self._drain()
         for pid, process in list(self._processes.items()):
             attempt = process.attempt
@@ -172,21 +168,21 @@ class PreforkProcesses:
     # The end of processes ------------------------------------------------------------------------------------------
 
     def died(self, pid: int) -> Attempt | None:
-        """Note that a process has died by itself; returns what it carried out, None for nothing.
+        """Note that a process has died; return its attempt, None if it was idle.
 
-        Where the database is away now, the next comparisons find the attempt: it `was_called`.
+        If the database is away now, the next comparisons find the attempt: it `was_called`.
         """
         self._drain()
         self._replace()
         return self._lose(pid)
 
     def dead(self) -> list[int]:
-        """Return the processes that were at work and have ended by themselves."""
+        """Return the processes that were at work and have died."""
         self._drain()
         return [pid for pid in self._processes if _has_ended(pid)]
 
     def stop(self) -> bool:
-        """Kill the processes that carry out an attempt, unless they conclude it; True when none is at work now."""
+        """Kill the processes that run an attempt, unless they conclude it; return True if none is at work now."""
         for pid, process in list(self._processes.items()):
             if process.attempt is not None:
                 self._end(pid, process.attempt)
@@ -203,12 +199,11 @@ class PreforkProcesses:
         self.on_acting(False)
 
     def is_idle(self) -> bool:
-        """Return whether no process claims, carries out or concludes anything."""
         self.read_and_end_cancelled()
         return all(process.attempt is None and process.ref is None for process in self._processes.values())
 
     def _end(self, pid: int, attempt: Attempt) -> bool:
-        """Kill a process if it carries out this attempt and does not conclude it; return whether it was killed."""
+        """Kill a process if it runs this attempt and does not conclude it; return whether it was killed."""
         try:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # is it a process of ours at all?
             os.kill(pid, signal.SIGSTOP)
@@ -242,7 +237,7 @@ class PreforkProcesses:
         return process.attempt
 
     def _replace(self) -> None:
-        """Let Celery replace what has ended now; by itself it looks every five seconds."""
+        """Let Celery replace ended processes now; by itself it looks every five seconds."""
         hub = getattr(self._consumer, "hub", None)
         if hub is not None:
             hub.call_soon(self._consumer.pool.maintain_pool)
@@ -285,7 +280,7 @@ class PreforkProcesses:
 
 
 def _await_change(pid: int, changes: int) -> None:
-    """Wait until a process has stopped or ended; it stays to be waited for by Celery's pool."""
+    """Wait until a process has stopped or ended, without reaping it: Celery's pool does that."""
     until = monotonic() + _STOP_SECONDS
     with contextlib.suppress(ChildProcessError):
         while os.waitid(os.P_PID, pid, changes | os.WNOHANG | os.WNOWAIT) is None:

@@ -1,8 +1,8 @@
-"""At every heartbeat: is what runs here still ours, and does what the database says we hold really run here?
+"""At every heartbeat: does this worker still own what runs here, and does everything that it owns run here?
 
-What was taken back (the lease had lapsed), has expired or was cancelled is cut off before it writes anything. What
-the database counts as ours although nothing here runs it (the answer to a claim was lost, say) is handed back. A loss
-of the database changes nothing by itself: while it is away nothing can be taken over, so nothing is thrown away.
+An attempt that was taken back (its lease had lapsed), has expired or was cancelled is cut off before it writes
+anything. An attempt that the database counts as ours although it does not run here (the answer to a claim was lost,
+for example) is handed back. While the database is away nothing can be taken back, so nothing is cut off.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol
 from uuid import UUID
 
 from planq.shared.kernel.ids import Attempt
@@ -21,59 +20,18 @@ from planq.shared.kernel.wakes import Publisher
 from planq.worker.container import WorkerRuntime
 from planq.worker.engine.lease import Lease
 from planq.worker.engine.running import InFlightWork
+from planq.worker.runtime.prefork import PreforkProcesses
 
 _log = logging.getLogger("planq.lifecycle")
 
 _REPEATABLE = (Effect.PURE, Effect.READ, Effect.IDEMPOTENT)
 _LATE = ("late",)
 _MOST_RELEASES = 2
-"""How often a step whose attempt ended here without an outcome is handed back uncounted; then it counts as a loss."""
-
-
-class InFlight(Protocol):
-    """What runs in this worker, as its heartbeat thread may ask for it and cut it off."""
-
-    @property
-    def late_outcomes(self) -> int:
-        """How many outcomes were rejected because their attempt had ended otherwise, since the worker started."""
-        ...
-
-    @property
-    def acting(self) -> Collection[Attempt]:
-        """The attempts whose calls of writes may act now."""
-        ...
-
-    def attempts(self) -> Collection[Attempt]:
-        """Return the attempts that are being carried out."""
-        ...
-
-    def ages(self) -> Mapping[Attempt, float]:
-        """Return for how many seconds they have been carried out."""
-        ...
-
-    def is_here(self, attempt: Attempt) -> bool:
-        """Return whether an attempt runs here, or may be the answer to a claim that is awaited."""
-        ...
-
-    def was_called(self, attempt: Attempt) -> bool:
-        """Return whether an attempt that is not here any more was begun here, and ended without an outcome."""
-        ...
-
-    def keep_abandoned(self, held: Collection[Attempt]) -> None:
-        """Forget what `was_called`, all but those in `held`."""
-        ...
-
-    def cut_off(self, attempts: Collection[Attempt], then: Callable[[], None]) -> None:
-        """Cut off attempts that are not held any more, unless they conclude already; `then` is called afterwards."""
-        ...
-
-    def cancel(self, job_id: UUID) -> None:
-        """Cut off whatever runs for a job that was cancelled."""
-        ...
+"""A step whose attempt ended here without an outcome is handed back this often; then it counts as a loss."""
 
 
 class LoopInFlight:
-    """`InFlight` of the `io` pool: `InFlightWork` on another thread's loop."""
+    """What runs in an `io` worker: `InFlightWork` on another thread's loop, as the heartbeat thread may use it."""
 
     def __init__(self, runtime: WorkerRuntime, work: InFlightWork) -> None:
         self._runtime = runtime
@@ -81,28 +39,36 @@ class LoopInFlight:
 
     @property
     def late_outcomes(self) -> int:
+        """Number of outcomes rejected since the worker started, because their attempt had ended otherwise."""
         return self._work.late_outcomes
 
     @property
     def acting(self) -> Collection[Attempt]:
+        """Attempts whose calls of writes may act now."""
         return self._work.writes.acting
 
     def attempts(self) -> Collection[Attempt]:
         return self._work.attempts()
 
     def ages(self) -> Mapping[Attempt, float]:
+        """Return the age in seconds of each attempt that runs."""
         return self._work.ages()
 
     def is_here(self, attempt: Attempt) -> bool:
+        """Return whether an attempt runs here, or may be the answer to a claim that is awaited."""
         return self._work.is_here(attempt)
 
     def was_called(self, attempt: Attempt) -> bool:
+        """Return whether an attempt began here and ended without an outcome."""
         return self._work.was_called(attempt)
 
     def keep_abandoned(self, held: Collection[Attempt]) -> None:
+        """Forget what `was_called`, except the attempts in `held`."""
         self._call(lambda: self._work.keep_abandoned(held))
 
     def cut_off(self, attempts: Collection[Attempt], then: Callable[[], None]) -> None:
+        """Cut off attempts that this worker no longer owns, unless they are concluding; then call `then`."""
+
         def act() -> None:
             self._work.cut_off(attempts)
             then()
@@ -113,7 +79,7 @@ class LoopInFlight:
         self._call(lambda: self._work.cut_off_job(job_id))
 
     def fence(self) -> None:
-        """Stop the calls of writes, for the lease is over; from any thread."""
+        """Stop the calls of writes because the lease is over; from any thread."""
         self._call(self._work.fence)
 
     def _call(self, act: Callable[[], None]) -> None:
@@ -124,8 +90,11 @@ class LoopInFlight:
             act()  # nothing can run before there is a loop
 
 
+InFlight = LoopInFlight | PreforkProcesses
+
+
 class Reconciler:
-    """Beats for one worker, and compares; use it from one thread."""
+    """Sends one worker's heartbeats and compares; use it from one thread."""
 
     def __init__(
         self,
@@ -137,9 +106,7 @@ class Reconciler:
         counts: Callable[[], Mapping[tuple[str, ...], int]] = dict,
         missing: Callable[[], Sequence[str]] = list,
     ) -> None:
-        """`counts` returns what the worker has counted since its start, by name and labels, `missing` what it
-        needs and lacks.
-        """
+        """`counts` returns the worker's counters by name and labels, `missing` what it needs and lacks."""
         self._registry = worker_registry
         self._worker_id = worker_id
         self._here = here
@@ -163,12 +130,12 @@ class Reconciler:
         return standing
 
     async def tell(self, lag: timedelta) -> Standing | None:
-        """Renew the lease, and tell what was counted; None when the worker's row is gone.
+        """Renew the lease and report the counters; return None if the worker's row is gone.
 
-        With a row the database keeps what that was told, so a new one is told only what came after that. Raises
+        The row stores the reported counters, so a new row gets only what was counted since. Raises
         `DatabaseUnavailable`.
         """
-        in_flight = len(self._here.attempts())  # first: processes say with it what they have counted
+        in_flight = len(self._here.attempts())  # first: this also reads the counters of processes
         counts = {**self._counts(), _LATE: self._here.late_outcomes}
         told, self._told = self._told, counts
         since = {labels: number - self._kept.get(labels, 0) for labels, number in counts.items()}
@@ -185,12 +152,13 @@ class Reconciler:
         return standing
 
     async def compare(self, asked: float | None = None, *, may_hold: bool = True) -> None:
-        """Cut off what is not held any more, hand back what is held for nothing; `asked`: when the lease was renewed.
+        """Cut off what this worker no longer owns, hand back what it owns and does not run.
 
-        Where nothing runs here, and a heartbeat has said that nothing is held (not `may_hold`), there is no query.
+        `asked` is when the lease was renewed. If nothing runs here and the heartbeat said that nothing is owned (not
+        `may_hold`), there is no query.
 
-        An attempt counts as lost only if it ran here before the database was asked, and as unclaimed only if it is
-        missing here at two comparisons in a row: a claim or an outcome may be under way at the moment of one.
+        An attempt counts as lost only if it ran here before the query, and as unclaimed only if it is missing here at
+        two comparisons in a row: a claim or an outcome may be under way during one of them.
         """
         running = self._here.attempts()
         rows = await self._registry.held(self._worker_id) if running or may_hold else ()
@@ -202,7 +170,7 @@ class Reconciler:
         for attempt in missing & self._missing:
             item = held[attempt]
             if item.effect in _REPEATABLE and item.releases >= _MOST_RELEASES:
-                # It comes back and back and never ends: something about it cannot be stored, say.
+                # It never ends: its outcome cannot be stored, for example.
                 await self._registry.abandon(self._worker_id, attempt)
             else:
                 await self._hand_back(item)
@@ -210,9 +178,9 @@ class Reconciler:
         self._here.keep_abandoned(set(held))
 
     async def hand_back_all(self) -> bool:
-        """Give back everything that is held, because nothing runs here any more.
+        """Hand back everything that this worker owns, because nothing runs here any more.
 
-        False when a thread of an unsafe call still runs: that one is left, for only the end of this process stops it.
+        Return False if a thread still runs an unsafe call: that attempt stays, for only the process's end stops it.
         """
         is_all = True
         for item in await self._registry.held(self._worker_id):
@@ -225,7 +193,7 @@ class Reconciler:
     async def _hand_back(self, held: HeldAttempt) -> None:
         attempt = held.attempt
         if held.effect is Effect.UNSAFE and self._here.was_called(attempt):
-            # Whether it took effect is not known: the sweeper decides, as for a worker that was lost.
+            # Whether it took effect is unknown: the sweeper decides, as for a lost worker.
             await self._registry.abandon(self._worker_id, attempt)
         elif wakes := await self._registry.hand_back(held):
             await self._publisher.publish(wakes)

@@ -1,8 +1,8 @@
 """Duties of the whole installation, which one worker at a time carries out: its workers take turns.
 
 No worker assigns a turn. Each one learns from the answer to its heartbeat which workers live, and computes its own
-moments from their order. Where two answers differ for a moment, or two clocks, a duty is carried out twice or one
-turn is left out: every write of such a duty is guarded, and the next worker comes one pace later.
+moments from their order. If two answers or two clocks differ for a moment, a duty is carried out twice or one turn is
+skipped: every write of such a duty is guarded, and the next worker comes one pace later.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from uuid import UUID
 from planq.shared.kernel.states import Pool
 
 _MOST = 10
-"""Each worker has a turn at least every so many paces, whoever else is believed to live."""
+"""Each worker has a turn at least every this many paces, however many others live."""
 
 
 class Turns:
     """The place of one worker among those that take turns: all of the pool `io`; without any of these, all workers.
 
-    Any other worker comes once in `_MOST` paces: it finds the suspects of its pool, and the loss of all others.
+    Any other worker has one turn in `_MOST` paces: it finds the quarantined work of its pool, and lost workers.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -39,7 +39,7 @@ class Turns:
             self._place, self._count = 0, _MOST
 
     def cycle(self, pace: float) -> float:
-        """Return the seconds between two turns of this worker, of a duty that is carried out each `pace` seconds."""
+        """Return the seconds between two turns of this worker; `pace` is the seconds between two turns of all."""
         return pace * self._count
 
     def until_next(self, pace: float) -> float:
