@@ -1,4 +1,4 @@
-"""What the servers of models refuse, as this process and all others know it."""
+"""The adaptations to models' servers that this process knows: stored ones, and those it has learned itself."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MAX_MODELS = 1_000
 """Maximum number of models whose adaptations are kept in the process."""
 
 _OWN_SECONDS = 180.0
-"""How long a process counts what it has learned itself; by then every process has read it from the database."""
+"""How long a process keeps its own findings; by then every process has read them from the database."""
 
 
 class KnownAdaptations:
-    """The adaptations of one process: what is stored, and what was learned here since.
+    """The adaptations of one process: the stored ones, and those learned here since.
 
     Without `stored` they last as long as the process. A call never fails because the database is away.
     """
@@ -45,11 +45,11 @@ class KnownAdaptations:
             return frozenset(own)
 
     def learned(self, model: str) -> frozenset[Adaptation]:
-        """Return what this process has learned itself of a model, at any base URL."""
+        """Return what this process itself has learned about a model, at any base URL."""
         return frozenset(one for (_, own), found in self._own.items() if own == model for one in found)
 
     async def learn(self, base_url: str, model: str, refusals: Mapping[Adaptation, str]) -> None:
-        """Remember that a server has accepted a request with these adaptations, each after a refusal in its words."""
+        """Remember that a server accepted a request with these adaptations; each has the refusal that led to it."""
         for adaptation, refusal in refusals.items():
             self._own.setdefault((base_url, model), {})[adaptation] = self._clock()
             self._own.move_to_end((base_url, model))

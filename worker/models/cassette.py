@@ -2,9 +2,9 @@
 
 One line is `{"version": 1, "key", "model", "recorded": {request}, "reply"}`, without credentials. The key is a digest
 of the request without the model's name and without what changes from run to run (UUIDs, date-times, the ids of data
-fences), so that a recorded job replays although its artifact ids are new. When a request was recorded several times,
-the last one counts, of the same model where there is one. Many processes may record into one file at once: a line is
-one `write` to a file opened for appending.
+fences), so a recorded job replays although its artifact ids are new. If a request was recorded several times, the
+last one counts, of the same model if there is one. Many processes may record into one file at once: a line is one
+`write` to a file opened for appending.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Entry:
 
 
 def canonical_request(recorded: Mapping[str, Any]) -> str:
-    """Return the text that two requests must share to be the same: sorted JSON without the changing parts."""
+    """Return sorted JSON without the changing parts: equal texts are the same request."""
     text = json.dumps(recorded, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     for pattern, stand_in in _VOLATILE:
         text = pattern.sub(stand_in, text)
@@ -70,7 +70,7 @@ class Recorder:
     """Appends exchanges to a cassette; safe to use from many threads and processes at once."""
 
     def __init__(self, path: Path, secrets: Iterable[str] = ()) -> None:
-        """Create `path` when it is not there; raise `Misconfigured` when it cannot be opened for appending.
+        """Create `path` if needed; raise `Misconfigured` if it cannot be opened for appending.
 
         `secrets` are removed from what is recorded, in addition to what looks like a credential.
         """
@@ -82,7 +82,7 @@ class Recorder:
             raise Misconfigured(f"cannot record model exchanges in {path}: {error.strerror}") from error
 
     def append(self, model: str, request: ModelRequest, completion: Completion) -> None:
-        """Add one exchange and return once it is written; raise `OSError` when it cannot be."""
+        """Write one exchange; raise `OSError` if it cannot be written."""
         recorded = without_credentials(request.to_json(), self._secrets)
         entry = {
             "version": _VERSION,
@@ -111,10 +111,10 @@ class Recorder:
 
 
 def replay(path: str, request: ModelRequest, model: str = "") -> Completion:
-    """Return the recorded reply to `request`, that of `model` if it gave one; nothing is spent, so the cost is zero.
+    """Return the recorded reply to `request`, of `model` if it gave one, at no cost.
 
-    Raises `ModelRefused` when the file cannot be read or holds no such request (the message says how the closest one
-    differs), and `InvalidOutput` when a line of it is damaged.
+    Raises `ModelRefused` if the file cannot be read or has no such request (the message says how the closest one
+    differs), and `InvalidOutput` if a line of it is damaged.
     """
     recorded = without_credentials(request.to_json())
     canonical = canonical_request(recorded)
@@ -132,7 +132,7 @@ def replay(path: str, request: ModelRequest, model: str = "") -> Completion:
 
 
 def read_cassette(path: str) -> Sequence[_Entry]:
-    """Return the exchanges of a cassette; raises as `replay` does."""
+    """Return the exchanges of a cassette; raise as `replay` does."""
     try:
         state = os.stat(path)
         return _read(path, state.st_mtime_ns, state.st_size)
@@ -144,7 +144,7 @@ def read_cassette(path: str) -> Sequence[_Entry]:
 
 @lru_cache(maxsize=4)
 def _read(path: str, modified_ns: int, size: int) -> Sequence[_Entry]:
-    """Read a file again only after it has changed: a test suite asks for one after the other of its exchanges."""
+    """Read a file again only after it has changed: a test suite reads one exchange after the other."""
     with open(path, encoding="utf-8") as file:
         return list(_entries(path, file))
 
@@ -159,7 +159,7 @@ def _entries(path: str, lines: Iterable[str]) -> Iterator[_Entry]:
             if version != _VERSION:
                 raise ValueError(f"version {version!r}, expected {_VERSION}")
             canonical = canonical_request(recorded)
-            # The key is computed again, so that a cassette edited by hand means what it says.
+            # The key is computed again, so that edits by hand have an effect.
             model, purpose = str(entry.get("model", "")), str(recorded["purpose"])
             yield _Entry(number, _key(canonical), model, purpose, canonical, reply)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -167,7 +167,7 @@ def _entries(path: str, lines: Iterable[str]) -> Iterator[_Entry]:
 
 
 def _miss(path: str, canonical: str, entries: Sequence[_Entry]) -> str:
-    """Return the error for a request that was not recorded: how it differs from the closest one that was."""
+    """Return the error for an unrecorded request: how it differs from the closest recorded one."""
     asked = json.loads(canonical)
     purpose = asked["purpose"]
     message = f"cassette {path} has no recording of this {purpose} request"
@@ -195,7 +195,7 @@ def _last_message(request: Mapping[str, Any]) -> str:
 
 
 def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Return a phrase for each message, tool and field of a request in which two differ."""
+    """Return a phrase for each message, tool and field in which two requests differ."""
     found = []
     old, new = recorded["messages"], asked["messages"]
     for number, (one, other) in enumerate(zip(old, new, strict=False)):
@@ -222,7 +222,7 @@ def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[
 
 
 def _changed(recorded: Any, asked: Any) -> str:
-    """Return what two values hold from shortly before the first place in which they differ."""
+    """Return excerpts of two values from shortly before the first difference."""
     if isinstance(recorded, dict) and isinstance(asked, dict):
         names = [name for name in dict.fromkeys([*recorded, *asked]) if recorded.get(name) != asked.get(name)]
         if "content" in names or len(names) == 1:

@@ -1,6 +1,6 @@
-"""The circuit breakers of a process: one for each model and tenant, for tenants may have keys of their own.
+"""The circuit breakers of a process: one for each model and tenant, because tenants may have their own keys.
 
-A provider has one base URL in a process, so that a circuit is of one base URL, too.
+A provider has one base URL in a process, so a circuit belongs to one base URL, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planq.shared.platform.errors import (
 _RANDOM = SystemRandom()
 
 _KEPT = 10_000
-"""How many circuits are kept; those that were not used for longest go first."""
+"""Maximum number of circuits kept; the least recently used are dropped."""
 
 _AWAY = (Transient, TimedOut, FirstTokenTimedOut)
 
@@ -36,7 +36,7 @@ class _CircuitEntry:
 
 
 class Circuits:
-    """Those of one process; for its event loop alone."""
+    """The circuit breakers of one process; for its event loop alone."""
 
     def __init__(self, clock: Callable[[], float], draw: Callable[[], float] = _RANDOM.random) -> None:
         """`clock` returns seconds and never goes back; `draw` returns numbers from [0, 1)."""
@@ -46,10 +46,9 @@ class Circuits:
 
     @contextmanager
     def around(self, model: str, tenant_id: str, job_id: str) -> Iterator[None]:
-        """Let a call through, and note how it ends; raises `CircuitOpen` where none is let through now.
+        """Let a call through, and note how it ends; raise `CircuitOpen` if none is let through now.
 
-        A reply that cannot be read counts neither way: it may be the fault of the request. So does a call that is
-        given up.
+        An unreadable reply counts neither way: it may be the fault of the request. Neither does a cancelled call.
         """
         kept = self._of(model, tenant_id)
         if not kept.circuit.admits(job_id, self._clock()):
@@ -68,7 +67,7 @@ class Circuits:
         kept.circuit.succeeded()
 
     def turn(self, model: str, tenant_id: str) -> float | None:
-        """Return the seconds until a job's next turn at an open circuit; None where it is closed."""
+        """Return the seconds until a job's next turn at an open circuit; None if it is closed."""
         return self._of(model, tenant_id).circuit.turn(self._clock(), self._draw())
 
     def _of(self, model: str, tenant_id: str) -> _CircuitEntry:

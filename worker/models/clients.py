@@ -54,10 +54,10 @@ _MODELS_KEPT = 64
 """Maximum number of models of a provider that are kept; a request may name any."""
 
 _MAKERS_KEPT = 256
-"""Maximum number of tenants' keys that are kept ready; those that were not used for longest go first."""
+"""Maximum number of tenants' keys with clients kept ready; the least recently used are dropped."""
 
 _LOADED_LATE = ("anyio._backends._asyncio", "genai_prices.data", "jiter")
-"""What every SDK would import in the middle of its first call, on the event loop (0.4 s of CPU, 2026-11)."""
+"""Modules that every SDK would import during its first call, on the event loop (0.4 s of CPU, 2026-11)."""
 
 _OF_MODELS = frozenset(
     {
@@ -67,13 +67,13 @@ _OF_MODELS = frozenset(
         Adaptation.NO_STREAM_OPTIONS,
     }
 )
-"""The adaptations that change how a model writes its requests; the others change what it is given."""
+"""The adaptations that change how a model writes its requests; the others change the request itself."""
 
 
 def load_sdk(provider: Provider) -> None:
-    """Import what speaks to `provider`; takes seconds the first time, hence made for a thread of its own.
+    """Import what speaks to `provider`; call it in a thread, because the first time takes seconds.
 
-    Raises `ModelRefused` where its SDK is not installed.
+    Raises `ModelRefused` if its SDK is not installed.
     """
     if missing := missing_sdk(provider):
         raise ModelRefused(missing)
@@ -85,14 +85,14 @@ def load_sdk(provider: Provider) -> None:
 
 @dataclass(slots=True)
 class _OpenClients:
-    """What is open on one event loop: a client that reads whole replies as streams, and one that does not; makers."""
+    """The open clients of one event loop, by whether they read whole replies as streams, and the makers of models."""
 
     clients: dict[bool, AsyncClient] = field(default_factory=dict)
     makers: OrderedDict[tuple[str, bool, str | None], MakeModel] = field(default_factory=OrderedDict)
 
 
 class Models:
-    """The models of one process: per event loop and provider one connection pool, made at first use."""
+    """The models of one process: per event loop and provider one connection pool, created at first use."""
 
     def __init__(self, settings: ModelSettings, *, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
         self._settings = settings
@@ -100,9 +100,9 @@ class Models:
         self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenClients] = WeakKeyDictionary()
 
     def prepare(self, place: str, default: ModelName) -> None:
-        """Make what the first call to a place needs, on the running loop; raises `AuthFailed` without a key.
+        """Create what the first call to a place needs, on the running loop; raise `AuthFailed` without a key.
 
-        Where it is that of the `default` model, that is made, too.
+        At the `default` model's place, create that model, too.
         """
         make = self._maker(place, None, is_stream=self._settings.stream)
         if place == default.place:
@@ -111,14 +111,14 @@ class Models:
     def model(
         self, name: ModelName, key: str | None, adaptations: frozenset[Adaptation], *, is_stream: bool
     ) -> Model:
-        """Return a model whose requests go out with `adaptations`; `key` is a tenant's own, None for the settings'.
+        """Return a model whose requests are sent with `adaptations`; `key` is the tenant's, None for the settings'.
 
         Raises `AuthFailed` without a key, and `ModelRefused` for a server that the settings do not name.
         """
         return self._maker(name.place, key, is_stream=is_stream)(name.model, adaptations & _OF_MODELS)
 
     async def aclose(self) -> None:
-        """Close the running loop's connection pools; new ones are made if a call follows."""
+        """Close the running loop's connection pools; later calls open new ones."""
         for client in self._open.pop(asyncio.get_running_loop(), _OpenClients()).clients.values():
             await client.aclose()
 
@@ -137,7 +137,7 @@ class Models:
             if failure := lacked(self._settings, place, has_key=key is not None):
                 raise failure
             own = self._settings if key is None else replace(self._settings, api_keys={place: key})
-            # Making a model means working out its profile, as long as a third of the whole call takes.
+            # To create a model, its profile is worked out: a third of the time of the whole call.
             make = lru_cache(maxsize=_MODELS_KEPT)(_remembering(_maker_at(place, provider, own, client)))
             opened.makers[place, is_stream, key] = make
             if len(opened.makers) > _MAKERS_KEPT:
@@ -147,7 +147,6 @@ class Models:
 
 
 def _maker_at(place: str, provider: Provider, settings: ModelSettings, client: AsyncClient) -> MakeModel:
-    """Return what makes the models of a provider, or of one of its servers."""
     url, key = settings.base_urls.get(place), settings.api_keys.get(place)
     try:
         connection = _connection(provider, url or provider.traits.url, key, client, settings.request_timeout)
@@ -181,7 +180,7 @@ def _maker_at(place: str, provider: Provider, settings: ModelSettings, client: A
 def _connection(
     provider: Provider, url: str | None, key: str | None, client: AsyncClient, seconds: float
 ) -> Connection[Any]:
-    """Return pydantic-ai's provider at an address; what it takes differs, so only what it names is passed."""
+    """Return pydantic-ai's provider at an address; their parameters differ, so only those that it has are passed."""
     if (vendor := provider.traits.vendor) is not None:
         return OpenAICompatibleProvider(
             provider.value,
@@ -218,9 +217,9 @@ def _openai_profile(adaptations: frozenset[Adaptation]) -> OpenAIModelProfile:
 
 
 def _remembering(make: MakeModel) -> MakeModel:
-    """Return `make` for models that put a tool's schema into their provider's terms once, not for each call.
+    """Return `make` for models that convert a tool's schema into their provider's form once, not for each call.
 
-    pydantic-ai does so each time (2.68): for 25 tools that takes 4 ms, most of what a call takes here.
+    pydantic-ai does so each time (2.68): for 25 tools that takes 4 ms, most of the CPU time of a call.
     """
 
     def made(name: str, adaptations: frozenset[Adaptation]) -> Model:
@@ -229,7 +228,7 @@ def _remembering(make: MakeModel) -> MakeModel:
 
         def customize(model_request_parameters: ModelRequestParameters) -> ModelRequestParameters:
             tools = model_request_parameters.output_tools or model_request_parameters.function_tools
-            if not tools:  # made for one call, and soon gone
+            if not tools:  # built for one call and not used again
                 return customized.make(model_request_parameters)
             return customized(model_request_parameters)
 
@@ -241,7 +240,7 @@ def _remembering(make: MakeModel) -> MakeModel:
 
 @cache
 def _lenient(kind: type[OpenAIChatModel]) -> Callable[..., OpenAIChatModel]:
-    """Return one of pydantic-ai's models of OpenAI-compatible servers with what planq changes of it."""
+    """Return a subclass of a pydantic-ai model of OpenAI-compatible servers with planq's changes."""
 
     class Lenient(kind):  # type: ignore[valid-type, misc]
         def __init__(self, name: str, *, adaptations: frozenset[Adaptation], **options: Any) -> None:
@@ -262,10 +261,7 @@ def _lenient(kind: type[OpenAIChatModel]) -> Callable[..., OpenAIChatModel]:
 
 @cache
 def _with_last_usage(kind: type[OpenAIStreamedResponse]) -> type[OpenAIStreamedResponse]:
-    """Return a reader of streams that counts the last usage which is reported.
-
-    Asked for with `include_usage`, it comes once, at the end; some servers (xAI, Perplexity) repeat it.
-    """
+    """Return a reader of streams that counts the last usage reported: some servers (xAI, Perplexity) repeat it."""
 
     @dataclass
     class LastUsage(kind):  # type: ignore[valid-type, misc]

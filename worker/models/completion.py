@@ -1,7 +1,7 @@
 """The reply of a provider, a cassette or the offline rules to a model request, and its usage.
 
-Providers report the tokens of a reply early (Anthropic, Google) or with its last event (OpenAI). The rest
-of a stream that broke off is estimated, and kept apart, so that a record can say so.
+Providers report the tokens of a reply early (Anthropic, Google) or with its last event (OpenAI). If a stream breaks
+off, the unreported part is estimated, and kept apart, so that a record can say so.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class MadeFile:
         return sha256(self.data).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that exchanges hold, without the bytes."""
+        """Return the form in exchanges, without the bytes."""
         return {"media_type": self.media_type, "bytes": len(self.data), "sha256": self.sha256}
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A reply. `cost_usd` is None when no price is known, `finish_reason` when none was reported.
+    """A reply. `cost_usd` is None if no price is known, `finish_reason` if none was reported.
 
-    `asked` is what was sent where that differs from the question (`ModelRequest.as_turn`).
-    `state` is that of `ModelReply`. `thoughts` are what the model wrote for itself, "" for none. `incomplete`
-    says why it is not whole, None for one that is. `cache_read_tokens` and
-    `cache_write_tokens` are the parts of `input_tokens` that the provider read from its prompt cache or stored in it.
-    One that `is_batched` came with a provider's batch, at half price. `files` are what the model made.
+    `asked` is the request that was sent if it differs from the question (`ModelRequest.as_turn`).
+    `state` is that of `ModelReply`. `thoughts` is the model's reasoning, "" for none. `incomplete` says why the reply
+    is not whole, None if it is. `cache_read_tokens` and `cache_write_tokens` are the parts of `input_tokens` that the
+    provider read from its prompt cache or stored in it. With `is_batched` the reply came from a provider's batch, at
+    half price. `files` are those that the model created.
     """
 
     text: str = ""
@@ -66,7 +66,7 @@ class Completion:
     files: Sequence[MadeFile] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that exchanges hold."""
+        """Return the form in exchanges."""
         calls = [
             {"name": call.name, "arguments": raw if isinstance(raw := call.arguments, str) else dict(raw)}
             | ({"id": call.id} if call.id else {})
@@ -90,13 +90,13 @@ class Completion:
         return form if self.state is None else {**form, "state": self.state}
 
     def files_to_json(self) -> dict[str, Any]:
-        """Return the files with their bytes, which cassettes hold next to the form of exchanges."""
+        """Return the files with their bytes, which cassettes have in addition to the form of exchanges."""
         files = [{**file.to_json(), "data": b64encode(file.data).decode()} for file in self.files]
         return {"files": files} if files else {}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], cost_usd: Decimal | None) -> Completion:
-        """Read the form of cassettes; raise `KeyError`, `TypeError` or `ValueError` when it is none."""
+        """Read the form of cassettes; raise `KeyError`, `TypeError` or `ValueError` for any other."""
         calls = [
             ToolCallRequest(str(call["name"]), _arguments(call["arguments"]), str(call.get("id", "")))
             for call in stored["tool_calls"]
@@ -159,9 +159,9 @@ class Usage:
 
 @dataclass(slots=True)
 class BrokenTryUsage:
-    """Usage of the broken attempts of one logical call; filled in while the call is made.
+    """Usage of the broken attempts of one logical call; filled in during the call.
 
-    `reported` is what the provider counted, `probable` the same with estimates for what it had not reported yet.
+    `reported` is what the provider counted, `probable` the same plus estimates for what it had not reported.
     `partial` is the received part of the last broken reply.
     """
 
@@ -171,12 +171,12 @@ class BrokenTryUsage:
     partial: Completion | None = None
 
     def broke_off(self, reported: Completion, probable: Completion) -> None:
-        """Add a reply that broke off, by the usage that the provider reported and by the probable one."""
+        """Add a reply that broke off, with its reported and its probable usage."""
         self.partial = probable
         self.reported += Usage.of(reported)
         self.probable += Usage.of(probable)
 
     @property
     def caveat(self) -> dict[str, Any]:
-        """`{"estimated": true}` where a part of the usage is an estimate, else nothing."""
+        """`{"estimated": true}` if a part of the usage is an estimate, otherwise empty."""
         return {} if self.probable == self.reported else {"estimated": True}

@@ -1,8 +1,8 @@
-"""Holding a model to a JSON Schema by its provider's own means, and where that is not to be had.
+"""Binds a model's answer to a JSON Schema with the provider's own means, if it has any.
 
-pydantic-ai (2.68) knows which models can do it (`supports_json_schema_output` of the model's profile) and turns a
-schema into the provider's form; the reader of the answer checks what that form cannot say. Where it cannot
-be done, or the server refuses it, the schema goes into the instructions instead (`ModelRequest.in_words`).
+pydantic-ai (2.68) knows which models can do it (`supports_json_schema_output` of the model's profile) and converts
+the schema; the reader of the answer checks what the provider's form cannot express. Otherwise, or if the server
+refuses the schema, it goes into the instructions (`ModelRequest.in_words`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger("planq.llm")
 _MOST_KEPT = 1_000
 
 _REFUSED = frozenset({400, 404, 405, 415, 422, 501})
-"""How servers refuse a parameter, or the value of one."""
+"""Statuses with which servers refuse a parameter or its value."""
 
 _UNSUITABLE: tuple[type[Exception], ...] = (*FOREIGN, AssertionError)
 
@@ -41,8 +41,7 @@ _WORDS = (
     "grammar",
     "structured output",
 )
-"""Words in their answers then: OpenAI's, Anthropic's and Google's parameters, and their purpose."""
-
+"""Words in such refusals: parameters of OpenAI, Anthropic and Google, and their purpose."""
 
 _PARAMETERS = ("response_format", "output_format", "output_config", "text.format", "response_schema", "json mode")
 _OF_ONE_SCHEMA = (
@@ -55,11 +54,11 @@ _OF_ONE_SCHEMA = (
     "$ref",
     "required",
 )
-"""Words of a refusal that another schema may not get."""
+"""Words of a refusal that is about this one schema: another schema may be accepted."""
 
 
 class RefusedSchemas:
-    """Which schemas which models have refused, so that they are not offered again."""
+    """The schemas that models have refused, so that they are not sent again."""
 
     def __init__(self) -> None:
         self._refused: set[tuple[str, str]] = set()
@@ -68,7 +67,7 @@ class RefusedSchemas:
         return bool(self._refused) and _key(name, request) in self._refused
 
     def add(self, name: ModelName, request: ModelRequest) -> None:
-        """Remember a refusal; after very many the memory starts afresh."""
+        """Remember a refusal; at `_MOST_KEPT` all earlier ones are forgotten."""
         if len(self._refused) >= _MOST_KEPT:
             self._refused.clear()
         self._refused.add(_key(name, request))
@@ -83,27 +82,27 @@ def _key(name: ModelName, request: ModelRequest) -> tuple[str, str]:
 def constrained(
     model: Model, provider: Provider | None, schema: Mapping[str, Any], settings: WireSettings
 ) -> ModelRequestParameters | None:
-    """Return the parameters that hold `model` to `schema`, None where its provider has no means for it."""
+    """Return the parameters that bind `model` to `schema`, None if its provider has no means for it."""
     if not model.profile.get("supports_json_schema_output", False):
         return None
     is_open = _has_open_object(schema)
     if provider is Provider.ANTHROPIC and is_open:
-        # It closes every object, so that one without listed properties could only come back empty.
+        # It closes every object, so an object without listed properties could only be empty.
         return None
-    # Strict modes forbid open objects; left to itself, pydantic-ai closes those that list nothing.
+    # Strict modes forbid open objects; by default pydantic-ai closes objects that list nothing.
     strict = False if is_open else None
     wanted = OutputObjectDefinition(json_schema=opened(schema), name="answer", strict=strict)
     parameters = ModelRequestParameters(output_mode="native", output_object=wanted)
     try:
         model.prepare_request(settings, parameters)
     except _UNSUITABLE:
-        # What the provider's form cannot say: too many optional fields, a schema without a type.
+        # The provider's form cannot express it: too many optional fields, a schema without a type.
         return None
     return parameters
 
 
 def refuses_schema(error: ModelAPIError) -> bool:
-    """Return whether the server may have refused the answer's schema: its answer names it, or the parameter."""
+    """Return whether the server may have refused the answer's schema: its reply names it, or the parameter."""
     if not isinstance(error, ModelHTTPError) or error.status_code not in _REFUSED:
         return False
     answer = f"{error.message} {error.body}".lower()
@@ -111,7 +110,7 @@ def refuses_schema(error: ModelAPIError) -> bool:
 
 
 def is_about_parameter(words: str) -> bool:
-    """Return whether a refusal of an answer's schema is one of every schema: it says nothing about this one."""
+    """Return whether a server refuses every schema, not only this one."""
     answer = words.lower()
     return any(word in answer for word in _PARAMETERS) and not any(word in answer for word in _OF_ONE_SCHEMA)
 
@@ -125,7 +124,7 @@ def _has_open_object(schema: Any) -> bool:
 
 
 def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every object in a schema that may be a schema itself."""
+    """Yield every object in a schema that may itself be a schema."""
     stack = [schema]
     while stack:
         item = stack.pop()

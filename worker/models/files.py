@@ -1,4 +1,4 @@
-"""Files that a model makes: their bytes are stored before its reply is used, and its job names them as artifacts."""
+"""Files that a model creates: their bytes are stored before its reply is used; its job lists them as artifacts."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ MAX_FILES = 16
 _DECISIONS = (DIRECT, TOOL_CALLS, *QUESTION_TYPES)
 
 Put: TypeAlias = Callable[[str, bytes, bytes], Awaitable[bytes]]
-"""Stores bytes of a tenant, with the JSON of their preview, and returns their SHA-256 (`Payloads.put`)."""
+"""Stores a tenant's bytes with the JSON of their preview, and returns their SHA-256 (`Payloads.put`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFiles:
-    """The files of a reply that are stored, and a sentence for each one that is not."""
+    """The stored files of a reply, and a sentence for each file that was not stored."""
 
     artifacts: Sequence[MadeArtifact] = ()
     notes: Sequence[str] = ()
 
     def told(self, ask: Ask, completion: Completion) -> str:
-        """Return the text of a reply, in which an answer for people says what became of its files.
+        """Return the text of a reply; an answer for people reports its files.
 
-        A reply without a text names them all. Behind a text are only notes, and none where the text is read as data.
+        A reply without a text names them all. After a text there are only notes, and none if the text is data.
         """
         if completion.tool_calls:
             return completion.text
@@ -55,9 +55,9 @@ class FileStore:
     max_bytes: int
 
     async def stored(self, ask: Ask, model: str, files: Sequence[MadeFile]) -> StoredFiles:
-        """Store the bytes of files; the ids of the artifacts name them, so that a repeat makes the same ones.
+        """Store the bytes of files; the artifact ids are derived from them, so a repeated call returns the same ones.
 
-        Raises `Transient` where they cannot be stored now.
+        Raises `Transient` if they cannot be stored now.
         """
         artifacts: list[MadeArtifact] = []
         notes: list[str] = []
