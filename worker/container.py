@@ -332,7 +332,7 @@ class WorkerRuntime:
         responder = self._failpoints.around("responder", self._gateway)
         orchestrations = self._failpoints.around("orchestrations", PostgresOrchestrations(self._database))
         backends = AgentBackends(
-            store, orchestrations, responder, persist, payloads, self._settings.max_output_bytes, self._gateway.price
+            store, orchestrations, responder, payloads, self._settings.max_output_bytes, self._gateway.price
         )
         self._tools.agent_services.backends = backends
         self._tools.agent_services.caps = partial(_limits_of, self._tenants)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
@@ -41,13 +41,9 @@ class Surroundings:
             cast(JobStore, self),
             cast(PostgresOrchestrations, self),
             self,
-            self.persist,
             cast(Payloads, self),
             64 * 1024 * 1024,
         )
-
-    async def persist(self, write: Callable[[], Awaitable[Any]], /) -> Any:
-        return await write()
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         self.asked.append(ask)

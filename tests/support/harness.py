@@ -54,7 +54,6 @@ from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
 from planq.worker.agents import AgentBackends, AgentServices, agent_tools, conclude_orchestration
 from planq.worker.container import sweep_duties
 from planq.worker.engine import Loop, LoopSettings, Sweeper, SweepSettings, WakeOutcome
-from planq.worker.engine.persist import persist
 from planq.worker.engine.running import InFlightWork
 from planq.worker.handlers import AttemptSettings, handlers
 from planq.worker.handlers.insights import Insights, InsightSettings
@@ -233,7 +232,7 @@ class Harness:
         self.published: list[Wake] = []
         self.silent = _Silent()
         backends = AgentBackends(
-            self.store, PostgresOrchestrations(database), model, persist, self.payloads, max_output_bytes, prices
+            self.store, PostgresOrchestrations(database), model, self.payloads, max_output_bytes, prices
         )
         self.agent_services = AgentServices(backends=backends)
         self.registry.reserve(agent_tools(self.agent_services) if agents else [])

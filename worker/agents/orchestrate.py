@@ -39,6 +39,7 @@ from planq.worker.agents.orchestration_jobs import log_transitions, unfinished_o
 from planq.worker.agents.outcomes import shown_error
 from planq.worker.agents.planner import ask_planner, is_planning
 from planq.worker.agents.services import AgentBackends, AgentServices, time_left, too_deep
+from planq.worker.engine.persist import persist
 
 _BESIDE_THE_AGENTS = 30.0
 """Seconds for an orchestration beside those of its agents, which run out first, so that the output can say so."""
@@ -140,7 +141,7 @@ class Orchestrate:
             raise await self._refused(_invalid(plan), context)
         compiled = compile_orchestration(plan, limits, bindings, lowered=lowered)
         names = agents_of(plan)
-        stored = await backends.persist(lambda: backends.orchestrations.documents(context.tenant_id, names))
+        stored = await persist(backends.orchestrations.documents, context.tenant_id, names)
         if isinstance(compiled, Compiled):
             await self._check(agent_defects(plan, stored, compiled), context)
             return compiled
@@ -154,9 +155,7 @@ class Orchestrate:
         backends = self._services.opened()
         job_id, made = UUID(context.job_id), transitions_of([], is_valid=False)
         events = [one.to_json() for one in made]
-        if await backends.persist(
-            lambda: backends.orchestrations.journal_refusal(job_id, context.step_index, events)
-        ):
+        if await persist(backends.orchestrations.journal_refusal, job_id, context.step_index, events):
             log_transitions(self._services, job_id, made)
         details: dict[str, Any] = {"reason": why.reason.value, "errors": [one.of_plan() for one in why.defects]}
         if why.reason in _FIELDS:

@@ -31,6 +31,7 @@ from planq.worker.agents.orchestration.results import (
 from planq.worker.agents.orchestration.state_machine import StateTransition, StepPhase, StepProgress, transitions_of
 from planq.worker.agents.outcomes import FAULTS, agent_result, error_of, shown_error
 from planq.worker.agents.services import AgentBackends, AgentServices
+from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.agents")
 
@@ -77,13 +78,13 @@ async def unfinished_output(
         return unbegun_output(error, steps)
     is_late = job.error is not None and job.error.code in AGENT_TIMEOUTS
     if is_late:
-        await backends.persist(lambda: _journal(services, backends, job.job_id, found, is_over=False, is_late=True))
+        await persist(_journal, services, backends, job.job_id, found, is_over=False, is_late=True)
     return render_orchestration(found.frame, _outcomes(found, error if is_late else None), error)
 
 
 async def _look(backends: AgentBackends, job_id: UUID) -> Orchestration | None:
     """Return an orchestration with the whole results of its agents' chained tools."""
-    found = await backends.persist(lambda: backends.orchestrations.look(job_id))
+    found = await persist(backends.orchestrations.look, job_id)
     if found is None:
         return None
     steps = [replace(step, children=await backends.whole(step.children)) for step in found.steps]
@@ -141,13 +142,16 @@ def _phase(step: OrchestratedStep, *, is_late: bool) -> StepPhase:
     return StepPhase.DISPATCHED if step.was_called and step.status not in _UNREACHED else StepPhase.UNREACHED
 
 
-def _ran(step: OrchestratedStep) -> bool:
-    return step.was_called and step.status is StepStatus.CANCELLED
-
-
 def _outcomes(found: Orchestration, late: Mapping[str, Any] | None = None) -> list[StepOutcome]:
-    """Return how the steps ended; `late` is why those were cut off that ran, None where nothing was."""
-    return [_outcome(step, found.frame["steps"], late if _ran(step) else None) for step in found.steps]
+    """Return how the steps ended; `late` is the error of steps that were cut off while they ran."""
+    return [
+        _outcome(
+            step,
+            found.frame["steps"],
+            late if step.was_called and step.status is StepStatus.CANCELLED else None,
+        )
+        for step in found.steps
+    ]
 
 
 def _outcome(

@@ -25,6 +25,7 @@ from planq.shared.platform.errors import Cancelled, InternalFault, capped
 from planq.shared.subjects.orchestrations.contract import BINDINGS_MARK, PLAN_SCHEMA_NAME
 from planq.worker.agents.orchestration.schema import PLAN_SCHEMA_FOR_MODELS
 from planq.worker.agents.services import AgentBackends
+from planq.worker.engine.persist import persist
 from planq.worker.models.prompts import render_prompt
 
 MOST_AGENTS = 100
@@ -63,9 +64,9 @@ async def ask_planner(
     Raises `InternalFault` when the model fails; nothing is tried again. Without a call it raises
     `BudgetExceeded`, and `Cancelled` for a step that another attempt owns.
     """
-    job_id, persist = UUID(context.job_id), backends.persist
-    known = await persist(lambda: backends.orchestrations.catalogue(context.tenant_id, MOST_AGENTS))
-    model = str(arguments.get("planner_model") or await persist(lambda: backends.orchestrations.model_of(job_id)))
+    job_id = UUID(context.job_id)
+    known = await persist(backends.orchestrations.catalogue, context.tenant_id, MOST_AGENTS)
+    model = str(arguments.get("planner_model") or await persist(backends.orchestrations.model_of, job_id))
     prompt, bindings = arguments["prompt"], arguments.get("bindings") or {}
     ask = replace(planner_ask(context.job_id, model, prompt, bindings, known, max_steps), tenant_id=context.tenant_id)
     ask = await _reserved(backends, context, ask)
@@ -86,7 +87,7 @@ async def _reserved(backends: AgentBackends, context: ToolContext, ask: Ask) -> 
     price = None if backends.prices is None else await backends.prices(ask.model, wanted.asked_tokens)
     wanted = replace(wanted, may_ask=False, price=price, call_id=uuid4())  # a step cannot wait until it is resumed
     holder = Holder(UUID(context.job_id), context.attempt, context.round, context.step_index)
-    reserved = await backends.persist(lambda: backends.store.reserve(holder, wanted))
+    reserved = await persist(backends.store.reserve, holder, wanted)
     if reserved.is_late:
         raise Cancelled("the attempt at this step has ended meanwhile: it was taken back, or its job was cut off")
     check_reserved(wanted, reserved)
@@ -108,7 +109,7 @@ async def _asked(backends: AgentBackends, job_id: UUID, ask: Ask) -> ModelReply:
 async def _record(backends: AgentBackends, job_id: UUID, call: ModelCall) -> None:
     """Store the cost of a call; a cancellation goes on once it is stored, or after a second without it."""
     calls = [replace(call, purpose=Purpose.PLAN)]
-    write = asyncio.ensure_future(backends.persist(lambda: backends.store.record_calls(job_id, calls)))
+    write = asyncio.ensure_future(persist(backends.store.record_calls, job_id, calls))
     try:
         await asyncio.shield(write)
     except asyncio.CancelledError:

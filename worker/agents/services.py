@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from planq.shared.agentic.agents.chaining import chained_result
 from planq.shared.agentic.models.contract import Prices, Responder
@@ -21,18 +21,9 @@ from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import DepthExceeded, InternalFault, InvalidOutput, TimedOut
 from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
 from planq.shared.subjects.payloads.contract import Payloads
+from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.agents")
-
-_T = TypeVar("_T")
-
-
-class Persist(Protocol):
-    """Repeats what the database could not do, as the engine does with its own writes."""
-
-    async def __call__(self, write: Callable[[], Awaitable[_T]], /) -> _T:
-        """Return what `write` returns once the database answers."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +33,6 @@ class AgentBackends:
     store: JobStore
     orchestrations: PostgresOrchestrations
     responder: Responder
-    persist: Persist
     payloads: Payloads
     max_output_bytes: int
     prices: Prices | None = None
@@ -59,7 +49,7 @@ class AgentBackends:
 
     async def _whole(self, child: ChildOutcome) -> ChildOutcome:
         digest = bytes.fromhex(child.chained["output_ref"]["sha256"])
-        body = await self.persist(lambda: self.payloads.get(child.tenant_id, digest))
+        body = await persist(self.payloads.get, child.tenant_id, digest)
         result = chained_result(await off_loop(json.loads, body), None)
         named = {name: child.chained[name] for name in ("tool_name", "call_id")}
         return replace(child, chained={**named, "result": result})
