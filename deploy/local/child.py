@@ -87,9 +87,7 @@ def spawn(
 
 def has_exited(process: subprocess.Popen[bytes]) -> bool:
     """Say whether a child of `spawn` has exited, without reaping it: its pid stays reserved until `reap`."""
-    if process.returncode is not None:
-        return True
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return exit_status(process) is not None
 
 
 def exit_status(process: subprocess.Popen[bytes]) -> int | None:

@@ -71,15 +71,19 @@ class Neighbourhood:
 
 
 @dataclass(frozen=True, slots=True)
+class OfAttempt:
+    """What happens to one attempt at a stage or a step."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class StageClaimed:
     """A worker takes the PLAN or the RESPOND stage, whichever the job stands before."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageReleased:
+class StageReleased(OfAttempt):
     """The worker of a stage was lost or stopped; the stage may be claimed again."""
-
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +108,16 @@ class PlanAccepted:
     on_failure: OnFailure = OnFailure.ANSWER
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRefused:
+class PlanRefused(OfAttempt):
     """The plan had defects: no step runs, the answer explains them."""
 
-    attempt: int
 
-
-@dataclass(frozen=True, slots=True)
-class AnswerGiven:
+class AnswerGiven(OfAttempt):
     """The planner answered directly, or the responder answered."""
 
-    attempt: int
 
-
-@dataclass(frozen=True, slots=True)
-class StageFailed:
+class StageFailed(OfAttempt):
     """The model call of a stage failed for good."""
-
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +127,8 @@ class StepClaimed:
     in_quarantine: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StepSucceeded:
+class StepSucceeded(OfAttempt):
     """The attempt, or the timer it set, ended with an output."""
-
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +155,12 @@ class StepLost:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ToolMissed:
+class ToolMissed(OfAttempt):
     """No live worker has had the tool of a ready step for as long as it may wait: it fails, without an attempt."""
 
-    attempt: int
 
-
-@dataclass(frozen=True, slots=True)
-class StepSuspended:
+class StepSuspended(OfAttempt):
     """The attempt waits for a timer and gives its worker back."""
-
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,25 +180,16 @@ class ChildEnded:
     completed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChained:
+class ToolChained(OfAttempt):
     """The stage has come to a structured output and hands it to a chained tool, in a round of its own."""
 
-    attempt: int
 
-
-@dataclass(frozen=True, slots=True)
-class StepReleased:
+class StepReleased(OfAttempt):
     """The worker of the attempt stops and gives the step back; it is ready again at once."""
 
-    attempt: int
 
-
-@dataclass(frozen=True, slots=True)
-class StepAsked:
+class StepAsked(OfAttempt):
     """The attempt was cut off and a person has to say whether its effect happened; it gives its worker back."""
-
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
