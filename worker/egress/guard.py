@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import httpx2
 import psutil
@@ -78,19 +78,12 @@ def _is_address(text: str) -> bool:
     return True
 
 
-class HasHeaders(Protocol):
-    """An answer of any HTTP client."""
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-
 _LONGEST_WAIT = timedelta(days=1)
 _MOST_DIGITS = 9
 """More would be longer than a `timedelta`, and than anybody waits."""
 
 
-def retry_after(response: HasHeaders, now: datetime | None = None) -> timedelta | None:
+def retry_after(response: httpx2.Response, now: datetime | None = None) -> timedelta | None:
     """Return the wait that `Retry-After` asks for (RFC 9110 §10.2.3: seconds or a date), a day at most.
 
     None without a valid one.

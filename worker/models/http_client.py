@@ -67,18 +67,14 @@ def model_client(
         if response.is_success and kind in {"text/html", "application/xhtml+xml"}:
             await response.aread()
             raise NoReply(f"a web page in place of a reply; check its base URL: {_words(response.text)}")
+        stream = response.stream
+        assert isinstance(stream, AsyncByteStream)
         if as_streams and response.is_success and kind == "application/json":
-            stream = response.stream
-            assert isinstance(stream, AsyncByteStream)
             response.stream = _Body(_as_stream(stream), stream)
             response.headers["content-type"] = "text/event-stream"
         elif kind == "text/event-stream":
-            stream = response.stream
-            assert isinstance(stream, AsyncByteStream)
             response.stream = _Body(_without_mark(stream), stream)
         elif response.is_success and "json" not in kind and "eventstream" not in kind:
-            stream = response.stream
-            assert isinstance(stream, AsyncByteStream)
             response.stream = _Body(_checked(stream, kind), stream)
 
     return egress.trusted(

@@ -120,11 +120,9 @@ class _Chunks:
 
     def _repair(self, chunk: ChatCompletionChunk) -> None:
         choice = chunk.choices[0] if chunk.choices else None
-        beside = (choice.model_extra or {}) if choice is not None else {}
-        if choice is None or beside.get("error") or chunk.model_extra:
-            fault = fault_in({**beside, **(chunk.model_extra or {})}, has_choice=choice is not None)
-            if fault is not None:
-                raise APIError(fault.message, request=self._source.response.request, body=fault.body)
+        may_report = choice is None or (choice.model_extra or {}).get("error") or chunk.model_extra
+        if may_report and (fault := _fault_of(chunk)) is not None:
+            raise APIError(fault.message, request=self._source.response.request, body=fault.body)
         delta = None if choice is None else choice.delta
         if delta is None:
             return
@@ -148,7 +146,7 @@ class _Chunks:
             )
 
 
-def _fault_of(response: ChatCompletion) -> Fault | None:
+def _fault_of(response: ChatCompletion | ChatCompletionChunk) -> Fault | None:
     choice = response.choices[0] if response.choices else None
     beside = {} if choice is None else getattr(choice, "model_extra", None) or {}
     return fault_in({**beside, **(response.model_extra or {})}, has_choice=choice is not None)

@@ -194,30 +194,16 @@ def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
     if ask.answer_schema is not None:
         # Only a direct answer must satisfy it, and no provider can express that of a part of a tool's arguments.
         rules.append(_answer_form(ask.answer_schema))
-    return ModelRequest(
-        Purpose.PLAN,
-        [*system, *rules, *_insights(ask)],
-        messages,
-        _planning_tool(tools),
-        temperature=ask.temperature,
-        max_tokens=ask.max_tokens,
-        settings=ask.settings,
-        names=_names(tools),
-    )
+    request = _request(ask, Purpose.PLAN, [*system, *rules, *_insights(ask)], messages)
+    return replace(request, tool=_planning_tool(tools), names=_names(tools))
 
 
 def guide_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
     """Return the request for a guide: the conversation, and `tools` by name and description as data."""
     system, messages = _conversation(ask)
     listed = tool_lines(tools) or "No tools available"
-    return ModelRequest(
-        Purpose.PLAN,
-        [*system, render_prompt("guide", tools=fenced_data(listed)), *_insights(ask)],
-        messages,
-        temperature=ask.temperature,
-        max_tokens=ask.max_tokens,
-        settings=ask.settings,
-    )
+    rules = render_prompt("guide", tools=fenced_data(listed))
+    return _request(ask, Purpose.PLAN, [*system, rules, *_insights(ask)], messages)
 
 
 def turn_request(
@@ -239,7 +225,8 @@ def turn_request(
         return replace(last, as_turn=replace(turn, purpose=Purpose.RESPOND))
     system, messages = _conversation(ask)
     forced = form is TurnForm.LOOP
-    rules = [_turn_rules(form) if ask.prompt is None else turn_prompt(ask, ask.prompt, tools, transcript)]
+    own = render_prompt("loop", reference=REFERENCE) if forced else render_prompt("react")
+    rules = [own if ask.prompt is None else turn_prompt(ask, ask.prompt, tools, transcript)]
     if ask.answer_schema is not None:
         # Only an answer must satisfy it, and no provider can be told that while it may call tools.
         rules.append(_answer_form(ask.answer_schema))
@@ -247,15 +234,10 @@ def turn_request(
     if ask.guide:
         rules.append(render_prompt("guided", guide=fenced_data(ask.guide)))
     rules += _insights(ask)
-    return ModelRequest(
-        Purpose.PLAN,
-        [*system, *rules],
-        [*messages, *transcript],
+    return replace(
+        _request(ask, Purpose.PLAN, [*system, *rules], [*messages, *transcript]),
         tool=_loop_tool(tools) if forced else None,
         tools=() if forced else _offered_tools(tools),
-        temperature=ask.temperature,
-        max_tokens=ask.max_tokens,
-        settings=ask.settings,
         known=_known(messages, transcript),
         continues=True,
         names=_names(tools),
@@ -274,10 +256,6 @@ def _known(messages: Sequence[ChatMessage], transcript: Sequence[ChatMessage]) -
     """Return how many messages the turn before was sent: all before the model's last one."""
     replies = [number for number, message in enumerate(transcript) if message.role == "assistant"]
     return len(messages) + replies[-1] if replies else 0
-
-
-def _turn_rules(form: TurnForm) -> str:
-    return render_prompt("loop", reference=REFERENCE) if form is TurnForm.LOOP else render_prompt("react")
 
 
 def _last_request(ask: Ask, transcript: Sequence[ChatMessage]) -> ModelRequest:
@@ -336,11 +314,14 @@ def respond_request(ask: Ask, findings: Findings, max_chars: int) -> ModelReques
 
 
 def _answer_request(ask: Ask, system: Sequence[str], messages: Sequence[ChatMessage]) -> ModelRequest:
+    return replace(_request(ask, Purpose.RESPOND, system, messages), answer_schema=ask.answer_schema)
+
+
+def _request(ask: Ask, purpose: Purpose, system: Sequence[str], messages: Sequence[ChatMessage]) -> ModelRequest:
     return ModelRequest(
-        Purpose.RESPOND,
+        purpose,
         system,
         messages,
-        answer_schema=ask.answer_schema,
         temperature=ask.temperature,
         max_tokens=ask.max_tokens,
         settings=ask.settings,

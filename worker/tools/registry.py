@@ -12,7 +12,7 @@ import importlib.metadata
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -146,7 +146,11 @@ def load_registry(
     `module:attribute` (a `@tool` function, such a factory, or a list). None as group loads no entry point. Two
     distributions or modules that offer the very same function give one tool. Raises `Misconfigured`.
     """
-    loader = _Loader(services, _read_yaml(yaml_path) if yaml_path else [], yaml_path)
+    try:
+        entries = read_tools_file(yaml_path) if yaml_path else []
+    except Misconfigured as error:
+        raise Misconfigured(f"PLANQ_TOOLS_FILE: {error.message}") from error
+    loader = _Loader(services, entries, yaml_path)
     if entry_point_group is not None:
         for entry in sorted(importlib.metadata.entry_points(group=entry_point_group), key=lambda entry: entry.name):
             loader.load(entry.value, f"entry point {entry_point_group}:{entry.name}")
@@ -160,13 +164,6 @@ def load_registry(
         if isinstance(tool, FunctionTool):
             is_brought(tool.function.__module__)
     return registry
-
-
-def _read_yaml(path: Path) -> list[FunctionOptions]:
-    try:
-        return read_tools_file(path)
-    except Misconfigured as error:
-        raise Misconfigured(f"PLANQ_TOOLS_FILE: {error.message}") from error
 
 
 class _Loader:
@@ -190,7 +187,9 @@ class _Loader:
         """Add the tools behind `module` or `module:attribute`."""
         found = _resolve(reference, place)
         place = f"{place} ({reference})"
-        self._declare_resources(vars(found) if isinstance(found, ModuleType) else vars(_module_of(reference)))
+        module = found if isinstance(found, ModuleType) else sys.modules[reference.strip().partition(":")[0]]
+        for declared in filter(None, map(resource_of, list(vars(module).values()))):
+            self.resources.declare(declared)
         if isinstance(found, ModuleType):
             factory = vars(found).get("tools")
             if inspect.isfunction(factory) and options_of(factory) is None:
@@ -231,11 +230,6 @@ class _Loader:
             override = self._overrides.get(function)
             self._functions[function] = options if override is None else options.overridden_by(override)
 
-    def _declare_resources(self, names: Mapping[str, Any]) -> None:
-        for item in list(names.values()):
-            if (declared := resource_of(item)) is not None:
-                self.resources.declare(declared)
-
     def make(self) -> None:
         """Make the tools out of all functions that were found, once all resources are known."""
         self.tools += [
@@ -274,10 +268,6 @@ def _present_folder_first() -> Iterator[None]:
         sys.path.remove(here)
         if here not in sys.path:
             sys.path.append(here)
-
-
-def _module_of(reference: str) -> ModuleType:
-    return sys.modules[reference.strip().partition(":")[0]]
 
 
 def _resolve(reference: str, place: str) -> Any:

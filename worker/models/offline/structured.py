@@ -16,6 +16,7 @@ from planq.shared.agentic.models.exchange import Ask, Findings
 from planq.shared.agentic.schema.schemas import violations
 from planq.shared.platform.errors import capped, storable
 from planq.shared.platform.values.encoding import encode
+from planq.worker.models.schemas import resolved
 
 SIGNATURE = "— composed by planq's offline rules, not by a language model"
 
@@ -119,10 +120,7 @@ class _Maker:
             target = schema.get("$ref")
             if not isinstance(target, str):
                 return schema
-            found: Any = self._root
-            for part in target.removeprefix("#").split("/")[1:]:
-                found = found.get(part) if isinstance(found, Mapping) else None
-            schema = found
+            schema = resolved(self._root, target)
         return {}
 
     def _made(self, schema: Mapping[str, Any], name: str, depth: int) -> Any:

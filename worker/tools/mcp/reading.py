@@ -98,7 +98,7 @@ class Reading:
         if not line.strip():
             return None
         if has_too_many_parts(line):
-            return self._failure(line, line, too_many_parts())
+            return self._failure(line, line, f"the answer {TOO_MUCH} {MAX_PARTS} values")
         try:
             return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
         except ValidationError as error:
@@ -210,11 +210,6 @@ def has_too_many_parts(text: bytes) -> bool:
 def too_many_bytes(most: int) -> str:
     """Return what is wrong with an answer that has more bytes than are read."""
     return f"the answer {TOO_MUCH} {most} bytes (max_answer_bytes of the server in mcp.json)"
-
-
-def too_many_parts() -> str:
-    """Return what is wrong with an answer that consists of more values than are read."""
-    return f"the answer {TOO_MUCH} {MAX_PARTS} values"
 
 
 def _name_of(tool: Any) -> Any:

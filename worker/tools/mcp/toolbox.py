@@ -57,18 +57,14 @@ class McpTool:
         self._connection = connection
         self._tool: str = listed["name"]
         self._declared: Mapping[str, Any] | None = listed.get("outputSchema")
-        self._definition = definition
+        self.definition = definition
         self.place = place_of(definition.source, self._tool)
-
-    @property
-    def definition(self) -> ToolDefinition:
-        return self._definition
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Call the server, and ask people what it needs to know; see `Tool.call`."""
         result = await self._result(arguments, context)
         artifact_id = f"{context.idempotency_key}/content"
-        answer = answer_of(self._definition.name, self._declared, result, artifact_id)
+        answer = answer_of(self.definition.name, self._declared, result, artifact_id)
         now = datetime.now(UTC)
         artifacts: list[Mapping[str, Any] | BytesArtifact] = [
             BytesArtifact(file.artifact_id, file.data, file.media_type, provenance(context, now))
@@ -89,9 +85,9 @@ class McpTool:
         allowed = self._connection.server.planq.secret_forms
         talk = Conversation(server, self._tool, context.people, secret_forms=allowed)
         # A call that asks in the middle ends, and is made again with the answer.
-        may_repeat = self._definition.repeatable or self._definition.effect is not Effect.UNSAFE
+        may_repeat = self.definition.repeatable or self.definition.effect is not Effect.UNSAFE
         says = talk.said_in_the_middle if may_repeat and context.people is not None else None
-        headers = scope_headers(context) if self._definition.user_scoped else None
+        headers = scope_headers(context) if self.definition.user_scoped else None
         resumption = talk.resumption()
         has_forgotten = False
 
