@@ -57,7 +57,6 @@ def run_pip(command: Sequence[str], follow: Callable[[IO[str]], None] | None = N
 
 
 def _show_errors(lines: IO[str]) -> None:
-    """Show what pip writes to standard error, with one line for all ignored locations."""
     ignored = 0
     for line in lines:
         if _IGNORED.search(line):
@@ -71,7 +70,6 @@ def _show_errors(lines: IO[str]) -> None:
 
 
 def _follow(lines: IO[str], total: int, begun: float) -> None:
-    """Report what pip does until it ends."""
     found, doing = 0, "asking the package index"
     with selectors.DefaultSelector() as ready:
         ready.register(lines, selectors.EVENT_READ)

@@ -35,7 +35,6 @@ class SourcesWithManual(sdist):
     """Makes the source distribution; a wheel that is built from it has the manual as one of a checkout has."""
 
     def make_distribution(self) -> None:
-        """Add the manual to the files that setuptools has found, and pack them."""
         self.filelist.extend(str(path) for pattern in SOURCES for path in Path().glob(pattern))
         super().make_distribution()
 

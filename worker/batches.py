@@ -53,7 +53,6 @@ class ProviderBatchDuty:
         self._running = asyncio.create_task(every(TICK_SECONDS, self.carry_out, name="provider_batches", pause=pause))
 
     def wake(self) -> None:
-        """Look at once for what is due."""
         self._is_due.set()
 
     async def close(self) -> None:

@@ -457,7 +457,6 @@ class WorkerRuntime:
         await publish(self._mcp)
 
     def count_workers(self, count: int) -> None:
-        """Note how many workers of this pool live; callable from any thread."""
         self.workers = count
 
     def described(self) -> dict[str, object]:

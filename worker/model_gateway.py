@@ -100,13 +100,11 @@ def require_key(settings: Settings, name: ModelName) -> None:
 
 
 async def _may_name_model(tenants: Tenants, default: str, tenant_id: str, model: str) -> bool:
-    """Say whether a tenant may name a model on the server's keys, as soon as the database answers (`MayName`)."""
     config = (await persist(tenants.of, tenant_id)).config
     return may_name_model(tenant_id, config, model, default)
 
 
 async def _provider_key(secrets: SecretStore, tenant_id: str, place: str) -> str | None:
-    """Return a tenant's own key for a place, as soon as the database answers (`ProviderKeys`)."""
     try:
         return await persist(secrets.get, tenant_id, key_name(place))
     except LackedHere:

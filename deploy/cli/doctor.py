@@ -146,7 +146,6 @@ def _worker_settings(settings: Settings) -> CheckResult:
 
 
 def _mcp_servers(settings: Settings) -> Iterator[CheckResult]:
-    """Connect to each MCP server as a worker does, one after the other, and count its tools."""
     if settings.mcp_file is None:
         return
     from planq.worker.egress import Egress
@@ -290,7 +289,6 @@ def _schema(settings: Settings) -> CheckResult:
 
 
 def _pools(settings: Settings) -> Sequence[str]:
-    """Return the pools of which there may be queues: those that there always are, and those of live workers."""
     from planq.shared.kernel.store.worker_registry import WorkerRegistry
 
     try:
@@ -300,7 +298,6 @@ def _pools(settings: Settings) -> Sequence[str]:
 
 
 def _broker(settings: Settings, pools: Iterable[str]) -> Iterator[CheckResult]:
-    """Connect once, with little patience, and count what waits in the queues and what was no wake-up."""
     if not settings.broker_url:
         yield CheckResult(
             "broker", False, "BROKER_URL is not set, and no `planq up` runs here", f"{_START}, or set BROKER_URL"
@@ -359,7 +356,6 @@ def _messages(broker_url: str, prefix: str, pools: Iterable[str]) -> tuple[dict[
 
 
 def _seen(settings: Settings, name: str, look: Look) -> CheckResult:
-    """Return what a check finds in the database; that it does not answer is a finding, too."""
     try:
         return _asked(settings, lambda database: look(database, settings))
     except PlanqError as error:
@@ -367,7 +363,6 @@ def _seen(settings: Settings, name: str, look: Look) -> CheckResult:
 
 
 async def _event_log(database: Database, _: Settings) -> CheckResult:
-    """Look for events of another server, which a restored dump brings with it, and for what holds events back."""
     from planq.shared.subjects.events.store import HELD_SECONDS, EventLog
 
     log = EventLog(database)
@@ -389,8 +384,6 @@ async def _event_log(database: Database, _: Settings) -> CheckResult:
 
 
 async def _master_keys(database: Database, settings: Settings) -> CheckResult:
-    """Look for secrets whose keys nobody names: a lost key opens none of them again."""
-
     from planq.shared.subjects.tenants.secrets import SecretStore
 
     used = await SecretStore(database, settings.master_keys).keys_in_use()
@@ -403,7 +396,6 @@ async def _master_keys(database: Database, settings: Settings) -> CheckResult:
 
 
 async def _objects(database: Database, settings: Settings) -> CheckResult:
-    """Look for large outputs in an object store that this process cannot read."""
     from planq.shared.subjects.payloads.store import PayloadStore
 
     count = await PayloadStore(database).count_objects(_MOST_OBJECTS)
@@ -416,7 +408,6 @@ async def _objects(database: Database, settings: Settings) -> CheckResult:
 
 
 async def _channels(database: Database, _: Settings) -> CheckResult:
-    """Say which tenants' channels cannot be sent to: that is theirs to mend, and keeps nobody else from anything."""
     from planq.shared.subjects.channels.store import ChannelStore
 
     troubled = await ChannelStore(database).troubled(_MOST_CHANNELS)
@@ -482,7 +473,6 @@ def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
 
 
 def _workers(workers: Sequence[Row], named: Iterable[str]) -> CheckResult:
-    """Say how many workers of each pool live: of those that there always are, and those that tools have `named`."""
     pools = {
         pool: sum(pool in worker["pools"] for worker in workers) for pool in pools_of([*workers, {"pools": named}])
     }
@@ -529,7 +519,6 @@ def _worker(worker: Row, lacked: Sequence[str]) -> CheckResult:
 
 
 def _tools(published: int, awaited: Sequence[Row], differing: Sequence[Row]) -> CheckResult:
-    """Say which tools steps wait for in vain, and which ones workers have with different schemas."""
     if not published:
         return CheckResult("tools", False, "none published", "start a worker: it publishes its tools")
     if awaited:

@@ -41,7 +41,6 @@ class LoadReport:
 
     @property
     def found_something(self) -> bool:
-        """True when at least one file is searchable now."""
         return bool(self.loaded or self.unchanged)
 
 
@@ -96,10 +95,6 @@ def search_documents(
 
 
 def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]], tenant: str | None) -> T:
-    """Run `use` on the database's knowledge.
-
-    Raises `Misconfigured` or `DatabaseUnavailable` when there is none, and `NotFound` without such a tenant.
-    """
     from planq.shared.platform.database import Database
     from planq.shared.subjects.moments.store import PostgresKnowledge
     from planq.shared.subjects.tenants.directory import TenantStore

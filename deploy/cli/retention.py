@@ -51,7 +51,6 @@ def retention(
 
 
 def _with_retention(keep: Mapping[str, timedelta], use: Callable[[Retention], Awaitable[T]]) -> T:
-    """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
     from planq.shared.subjects.payloads.objects import open_objects
     from planq.shared.subjects.payloads.store import PayloadStore
     from planq.shared.subjects.retention.store import Retention

@@ -204,7 +204,6 @@ class TenantBot:
         return await self.channels.hold_polling(self.tenant_id, _CHANNEL, me, lease)
 
     async def _round(self, http: Any, offset: int) -> int:
-        """Hand on what has come; returns the first update that is still to come."""
         given = {"offset": offset, "timeout": _POLL_SECONDS, "allowed_updates": list(UPDATE_KINDS)}
         try:
             updates = await self.call("getUpdates", given, wait=_POLL_SECONDS)

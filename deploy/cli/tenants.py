@@ -140,7 +140,6 @@ def _switch(tenant_id: str, *, is_disabled: bool, as_json: bool) -> None:
 
 
 def _decoded(path: Path) -> Any:
-    """Return the JSON of a file, or of standard input for `-`; raises `InvalidRequest`."""
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
         return decode(text, is_unique=True)

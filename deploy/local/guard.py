@@ -128,7 +128,6 @@ class WatchedLoop:
         return max(self._runnable_seconds / report.limit_seconds, min(share, has_computed))
 
     def _since(self) -> dict[int, float]:
-        """Return what each thread has computed since the beat was first missed."""
         return {thread: at - self._first.computed.get(thread, 0.0) for thread, at in self._last.computed.items()}
 
 
@@ -261,7 +260,6 @@ class LoopGuard:
         sys.stderr.flush()
 
     def _stack(self) -> str:
-        """Return the stacks of all threads of the process."""
         self._read_stack()
         _kill(self._child, beats.STACK_SIGNAL)
         stack = b""

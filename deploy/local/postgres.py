@@ -106,7 +106,6 @@ class EmbeddedPostgres(EmbeddedServer):
         return self.url_of(DATABASE)
 
     def url_of(self, database: str) -> str:
-        """Return the connection URL of another database on this server."""
         if self._sockets is None:
             raise ValueError("the server has not been launched")
         folder = quote(str(self._sockets), safe="")

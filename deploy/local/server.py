@@ -32,7 +32,6 @@ class EmbeddedServer(SupervisedProcess):
     """How often it is launched again when it ends while it is starting."""
 
     def __init__(self, name: str, data_dir: Path) -> None:
-        """Prepare nothing yet."""
         self._home = data_dir.absolute()
         super().__init__(name, self._home / "server.log", patience=self.stops[0][1])
         self.parting = self.stops[0][0]
@@ -43,7 +42,6 @@ class EmbeddedServer(SupervisedProcess):
         return None if self._process is None or self.has_stopped() else self._process.pid
 
     def start(self, patience: float | None = None) -> None:
-        """Launch and wait until the server answers: `launch`, then `wait_ready`."""
         self.launch()
         self.wait_ready(patience)
 

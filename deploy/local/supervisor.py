@@ -78,8 +78,6 @@ class SupervisedProcess(ABC):
 
 
 class PlanqProcess(SupervisedProcess):
-    """A planq process with a log file."""
-
     def __init__(
         self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path, *, patience: float = 10.0
     ) -> None:
@@ -94,14 +92,11 @@ class PlanqProcess(SupervisedProcess):
             self._process = spawn(self._argv, log=log, env=self._env)
 
     def is_misconfigured(self) -> bool:
-        """Return whether the process has ended with the exit code that says so."""
         return self._process is not None and exit_status(self._process) == _MISCONFIGURED
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What the supervisor knows about one part."""
-
     part: SupervisedProcess
     started_at: float = 0.0
     deaths: int = 0

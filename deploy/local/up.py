@@ -114,8 +114,6 @@ def check_ports(options: UpOptions) -> None:
 
 
 class Session:
-    """One run of `planq up`."""
-
     def __init__(self, options: UpOptions, interrupts: StopRequests) -> None:
         self._options = options
         self._interrupts = interrupts
@@ -171,7 +169,6 @@ class Session:
         return urls
 
     def _start_servers(self) -> tuple[str, str]:
-        """Start what is not given by URL, both at once, and return the database's and the broker's URL."""
         database_url = given_url(*_DATABASE_URLS)
         broker_url = given_url("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL")
         servers: list[EmbeddedServer] = []
@@ -259,7 +256,6 @@ class Session:
             self._say(f"  {label:<11} {value}")
 
     def _run_sample(self, env: dict[str, str]) -> None:
-        """Run the sample in a child that writes to our own output; the parts are watched meanwhile."""
         sys.stdout.flush()
         command = [*PLANQ, "sample", "--url", self._options.url]
         process = spawn(command, log=sys.stdout.fileno(), env=environment_of("sample", env))

@@ -98,7 +98,6 @@ class EmbeddedValkey(EmbeddedServer):
         self._run([str(binary), *self._flags()], cwd=self._home, env=bare_environment())
 
     def _was_ready(self) -> bool:
-        """Say whether the server has loaded its file since its launch."""
         try:
             with self.log.open("rb") as log:
                 log.seek(self._begins)
@@ -141,7 +140,6 @@ class EmbeddedValkey(EmbeddedServer):
         return [*flags, "--maxmemory-policy", "noeviction"]
 
     def _answers(self) -> bool:
-        """Say whether the server answers PING with PONG (RESP, inline command)."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(2.0)

@@ -126,7 +126,6 @@ class AskAgent(_AgentCallingTool):
     )
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Delegate to the other agent's job."""
         await self._services.check_depth(context)
         child = ChildRequest(
             agent=arguments["agent_name"].strip(),
@@ -176,7 +175,6 @@ class CallAgent(_AgentCallingTool):
     )
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Delegate to the agent's job."""
         await self._services.check_depth(context)
         child = await _child_request(arguments, self._services, context)
         if arguments.get("step_id"):
@@ -338,7 +336,6 @@ class CallAgents(_AgentCallingTool):
     async def gather(
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
     ) -> Any:
-        """Return the outcome of each agent, in the order of the call."""
         children = await self._services.opened().whole(children)
         log_agents_ended(children, context, [status_of(child) for child in children], None)
         results = [_outcome_entry(child) for child in children]
@@ -354,7 +351,6 @@ class CallAgents(_AgentCallingTool):
 async def _child_request(
     raw: dict[str, Any], services: AgentServices, context: ToolContext, *, path: str = "", key: str | None = None
 ) -> ChildRequest:
-    """Return the child job of a call of an agent; raises `InvalidArguments` naming every defect."""
     call = _restored(raw, path)
     request = agent_request(call, (await services.limits(context)).default_timeout_ms)
     if not isinstance(request, AgentRequest):
@@ -371,7 +367,6 @@ async def _child_request(
 
 
 def _history(call: Mapping[str, Any]) -> HistoryForm | None:
-    """Return in which form a call shows the conversation; precondition: its schema has passed."""
     form = call.get("history")
     return None if form in (None, "none") else HistoryForm(form)
 

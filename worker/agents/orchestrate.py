@@ -48,8 +48,6 @@ _log = logging.getLogger("planq.agents")
 
 
 class Orchestrate:
-    """The tool; see the module."""
-
     definition = delegating_tool(
         ORCHESTRATE,
         "Carry out a plan of agent calls, one after the other and in parallel groups; give the plan, or a prompt "

@@ -83,7 +83,6 @@ async def unfinished_output(
 
 
 async def _look(backends: AgentBackends, job_id: UUID) -> Orchestration | None:
-    """Return an orchestration with the whole results of its agents' chained tools."""
     found = await persist(backends.orchestrations.look, job_id)
     if found is None:
         return None

@@ -46,7 +46,6 @@ def is_planning() -> bool:
 
 @contextmanager
 def planning() -> Iterator[None]:
-    """Mark the calls inside as a planner's."""
     token = _IS_PLANNING.set(True)
     try:
         yield
@@ -107,7 +106,6 @@ async def _asked(backends: AgentBackends, job_id: UUID, ask: Ask) -> ModelReply:
 
 
 async def _record(backends: AgentBackends, job_id: UUID, call: ModelCall) -> None:
-    """Store the cost of a call; a cancellation goes on once it is stored, or after a second without it."""
     calls = [replace(call, purpose=Purpose.PLAN)]
     write = asyncio.ensure_future(persist(backends.store.record_calls, job_id, calls))
     try:

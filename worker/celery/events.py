@@ -116,7 +116,6 @@ class CeleryTracker:
         self._consumer = consumer
 
     def started(self, claim: Claim, origin: Origin | TaskLinks | None) -> None:
-        """Send `task-received` and `task-started`."""
         dispatcher = getattr(self._consumer, "event_dispatcher", None)
         if dispatcher is not None and dispatcher.enabled:
             received, started = partial(_received, claim, origin), partial(_identified, claim)
@@ -125,7 +124,6 @@ class CeleryTracker:
     def ended(
         self, claim: Claim, origin: Origin | TaskLinks | None, error: ErrorRecord | None, runtime_seconds: float
     ) -> None:
-        """Send `task-succeeded` or `task-failed`."""
         dispatcher = getattr(self._consumer, "event_dispatcher", None)
         if dispatcher is None or not dispatcher.enabled:
             return

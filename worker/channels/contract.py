@@ -36,8 +36,6 @@ class Outgoing:
 
 
 class MessageChannel(Protocol[P]):
-    """A kind of channel, for all tenants."""
-
     def render(self, outgoing: Outgoing) -> Sequence[P]:
         """Return the parts in which something is sent, always the same: one that has arrived is not repeated."""
         ...

@@ -61,7 +61,6 @@ class ChannelSender:
 
 
 def outgoing(delivery: Delivery) -> Outgoing:
-    """Return what a delivery's conversation says."""
     document = orjson.loads(delivery.body)
     question = document["question"]
     is_open = question is not None and question["status"] == QuestionStatus.OPEN

@@ -190,7 +190,6 @@ def _message(text: FormattedText) -> dict[str, Any]:
 
 
 def _replied(outgoing: Outgoing) -> int | None:
-    """Return the message in a group that is replied to; in a chat of two nobody needs to be told."""
     reply = outgoing.document["in_reply_to"] or {}
     metadata = (reply.get("metadata") or {}).get("telegram")
     message_id = (

@@ -103,7 +103,6 @@ class BoundedBody(httpx2.AsyncByteStream):
         return self._pieces
 
     async def aclose(self) -> None:
-        """Close the connection, and call `on_close`."""
         try:
             await self._inner.aclose()
         finally:

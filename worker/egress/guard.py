@@ -58,7 +58,6 @@ class OwnAddresses:
         self._until = 0.0
 
     def __contains__(self, address: IPAddress) -> bool:
-        """Say whether a connection to an address ends at this machine, whatever it carries inside."""
         if self._clock() >= self._until:
             texts = [str(one.address) for several in self._ask().values() for one in several]
             self._known = frozenset(map(ipaddress.ip_address, filter(_is_address, texts)))
@@ -102,8 +101,6 @@ def retry_after(response: httpx2.Response, now: datetime | None = None) -> timed
 
 @dataclass(slots=True)
 class _Host:
-    """Places at one host; `users` have one or wait for one."""
-
     places: asyncio.Semaphore
     users: int = 0
 
@@ -148,7 +145,6 @@ class HostPlaces:
         return give_up
 
     def __len__(self) -> int:
-        """Return at how many hosts somebody has a place or waits for one."""
         return len(self._hosts)
 
     def _leave(self, key: tuple[str, str]) -> None:

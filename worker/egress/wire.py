@@ -75,7 +75,6 @@ class Wire(httpx2.AsyncBaseTransport):
         self._opened: dict[str | None, httpx2.AsyncHTTPTransport] = {}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request, through the proxy where one is meant for its host."""
         return await self.send(request, self.proxy_of(request.url), host_of(request.url))
 
     def proxy_of(self, url: httpx2.URL) -> str | None:

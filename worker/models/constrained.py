@@ -124,7 +124,6 @@ def _has_open_object(schema: Any) -> bool:
 
 
 def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every object in a schema that may itself be a schema."""
     stack = [schema]
     while stack:
         item = stack.pop()

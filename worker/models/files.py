@@ -49,8 +49,6 @@ def _named(artifact: MadeArtifact) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileStore:
-    """Stores files of at most `max_bytes` each."""
-
     put: Put = field(repr=False)
     max_bytes: int
 

@@ -150,7 +150,6 @@ class ModelGateway:
         self._has_loaded: set[Provider] = set()
 
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
-        """Do what `Planner.plan` promises."""
         question = _Question(
             Purpose.PLAN, lambda: plan_request(ask, tools), lambda: plan_offline(ask, tools), SpeechForm.DECISION
         )
@@ -169,7 +168,6 @@ class ModelGateway:
         *,
         cut_off: CutOff | None = None,
     ) -> ModelReply:
-        """Do what `TurnPlanner.turn` promises."""
         question = _Question(
             Purpose.RESPOND if form is TurnForm.ANSWER else Purpose.PLAN,
             lambda: turn_request(ask, tools, transcript, form),
@@ -181,7 +179,6 @@ class ModelGateway:
         return await self._call(ask, question, cut_off)
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
-        """Do what `Responder.respond` promises."""
         question = _Question(
             Purpose.RESPOND,
             lambda: respond_request(ask, findings, _FINDINGS_CHARS),
@@ -284,7 +281,6 @@ class ModelGateway:
         )
 
     async def _stored(self, ask: Ask, name: str, files: Sequence[MadeFile]) -> StoredFiles | None:
-        """Store the files of a reply; None where it has none. Raises `Transient`."""
         if not files:
             return None
         if self._files is None:
@@ -344,7 +340,6 @@ class ModelGateway:
     async def _answered(
         self, ask: Ask, name: str, question: _Question, spent: BrokenTryUsage, live: LiveCall | None
     ) -> Completion:
-        """Return what one model says, tried as often as the settings allow."""
         completion = await self._patience.insist(lambda: self._complete(ask, name, question, spent, live))
         try:
             _check_says_something(question, completion)
@@ -530,7 +525,6 @@ def _check_says_something(question: _Question, completion: Completion) -> None:
 
 
 def _reads_no_parts(model: str, request: ModelRequest) -> ModelRefused:
-    """Return the refusal of a model that reads texts alone."""
     kinds = sorted({part.type for message in request.messages for part in message.parts})
     return ModelRefused(
         f"the model {model!r} reads text only; found input of the type {', '.join(kinds)}: name another model, or "

@@ -114,7 +114,6 @@ class _Body(AsyncByteStream):
 
 
 def _words(text: str) -> str:
-    """Return what a text says to people, in one line."""
     shown = (char if char.isprintable() else " " for char in _TAG.sub(" ", text[: 10 * _MAX_WORDS]))
     return " ".join("".join(shown).split())[:_MAX_WORDS]
 

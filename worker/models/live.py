@@ -66,7 +66,6 @@ class LiveCall:
         return self._is_followed
 
     def unwritten(self) -> TextPiece | None:
-        """Return what is to be written, None where nothing is new."""
         if self._speech.version != self._version:
             self._begin_epoch(self._speech)
         piece = self._speech.text[self._written :]

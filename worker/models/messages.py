@@ -266,7 +266,6 @@ def _stored(message: ChatMessage, calls: Sequence[ToolCallPart], provider: str) 
 
 
 def _is_of(state: Mapping[str, Any], provider: str) -> bool:
-    """Return whether a provider made a reply with this state."""
     if provider != RESPONSES:
         return bool(state.get("provider", provider) == provider)
     thoughts = [part for part in state["parts"] if part["part_kind"] == "thinking"]

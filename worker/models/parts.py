@@ -164,7 +164,6 @@ class PartLoader:
 
 
 async def _read(client: AsyncClient, url: str, name: str) -> tuple[str | None, bytes]:
-    """Return the media type that the server says, None for none, and the body."""
     for _ in range(_MOST_REDIRECTS + 1):
         client.cookies.clear()  # those of one hop are no business of the next one
         async with client.stream("GET", url) as response:

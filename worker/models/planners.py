@@ -42,8 +42,6 @@ _MAX_DECISION_CHARS = 1_000_000
 
 
 class InstalledPlanners:
-    """The planners that are installed in a worker, by name."""
-
     def __init__(
         self,
         planners: Mapping[str, OwnPlanner],
@@ -107,7 +105,6 @@ class InstalledPlanners:
 
 
 def _checked(decided: Any, shown: str) -> Mapping[str, Any]:
-    """Return a copy of a decision as plain JSON; raises `InvalidOutput` for anything else."""
     if not isinstance(decided, Mapping):
         raise InvalidOutput(f"planner {shown} returned {excerpt(decided)}; expected an object with a type")
     try:

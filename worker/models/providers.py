@@ -81,8 +81,6 @@ def _no_reply(why: str) -> ProviderBatchFailed:
 
 
 class Providers:
-    """The calls of one process to its providers' models."""
-
     def __init__(self, settings: ModelSettings, known: KnownAdaptations) -> None:
         self._settings = settings
         self._models = Models(settings)
@@ -226,7 +224,6 @@ class Providers:
         return bool(model.profile.get("supports_cache", False))
 
     def _has_flex(self, name: ModelName) -> bool:
-        """Return whether calls that may wait ask this model's server for the tier `flex`."""
         if name.provider not in _OPENAI:
             return False
         url = self._settings.base_urls.get(name.place)

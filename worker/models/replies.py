@@ -192,7 +192,6 @@ class LiveReader:
         self._readers: dict[int, TextReader] = {}
 
     def take(self, event: ModelResponseStreamEvent) -> None:
-        """Take the next event of the reply."""
         if isinstance(event, PartDeltaEvent):
             if isinstance(event.delta, TextPartDelta):
                 self._read(event.index, event.delta.content_delta)
@@ -272,7 +271,6 @@ def completion_of(
 
 
 def _files(response: ModelResponse) -> list[MadeFile]:
-    """Return the files of a reply, each once."""
     found = [part.content for part in response.parts if isinstance(part, FilePart) and part.has_content()]
     # pydantic-ai makes `image/None` of a picture whose server does not say its format.
     named = [MadeFile(found_media_type(one.data) or media_type_of(one.media_type), one.data) for one in found]
@@ -342,7 +340,6 @@ def _written(
 
 
 def _with_texts(response: ModelResponse, answers: Sequence[str]) -> ModelResponse:
-    """Return the response with these answers as its texts, in order."""
     rest = iter(answers)
     parts = [replace(part, content=next(rest)) if isinstance(part, TextPart) else part for part in response.parts]
     return replace(response, parts=parts)

@@ -122,12 +122,10 @@ class ModelRequest:
 
 
 def has_artifacts(request: ModelRequest) -> bool:
-    """Return whether a request shows artifacts of tools."""
     return any(part.artifact_id is not None for message in request.messages for part in message.parts)
 
 
 def without_artifacts(request: ModelRequest) -> ModelRequest:
-    """Return a request that only names the artifacts of tools."""
     own = [[part for part in message.parts if part.artifact_id is None] for message in request.messages]
     messages = [replace(message, parts=parts) for message, parts in zip(request.messages, own, strict=True)]
     turn = None if request.as_turn is None else without_artifacts(request.as_turn)
@@ -253,7 +251,6 @@ def _insights(ask: Ask) -> list[str]:
 
 
 def _known(messages: Sequence[ChatMessage], transcript: Sequence[ChatMessage]) -> int:
-    """Return how many messages the turn before was sent: all before the model's last one."""
     replies = [number for number, message in enumerate(transcript) if message.role == "assistant"]
     return len(messages) + replies[-1] if replies else 0
 

@@ -110,7 +110,6 @@ def wire_of(
 
 
 def _reader(model: Model) -> str:
-    """Return who can read what a provider needs back of its replies."""
     return RESPONSES if isinstance(model, OpenAIResponsesModel) else model.system
 
 

@@ -222,7 +222,6 @@ class Lifecycle:
                 await self._let_go_of(attempt)
 
     async def _let_go_of(self, attempt: Attempt) -> None:
-        """Let the next sweep take back a step whose process has ended; raises `DatabaseUnavailable`."""
         if await self._registry.abandon(self._identity.id, attempt):
             _log.warning("step_process_died", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 

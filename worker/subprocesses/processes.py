@@ -92,7 +92,6 @@ class Apart:
         return said["value"]
 
     async def _turn(self, tenant_id: str) -> None:
-        """Wait for a slot, and take it."""
         with self._lock:
             if self._may_begin(tenant_id):
                 self._held[tenant_id] += 1
@@ -275,7 +274,6 @@ class _Process:
 
 
 def _computed_seconds(pid: int) -> float | None:
-    """Return what a process has computed; None where the kernel does not say, and the clock counts instead."""
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
             return int(file.read().split()[0]) / 1e9

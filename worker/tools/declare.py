@@ -145,7 +145,6 @@ def faults_of(error: ValidationError) -> str:
 
 
 def _wrong_options(error: ValidationError) -> str:
-    """Return the faults of `@tool`; where it has no such option, those that it has come with them."""
     known = "".join(f", {name}" for name in ToolOptions.model_fields)[2:]
     is_unknown = any(fault["type"] == "extra_forbidden" for fault in error.errors())
     return f"@tool({faults_of(error)}){f'; the options are {known}' if is_unknown else ''}"

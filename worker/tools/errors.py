@@ -165,7 +165,6 @@ _OF_PYTHON: tuple[tuple[type[BaseException], _Translate], ...] = (
 
 
 def _rows() -> Iterator[tuple[type[BaseException], _Translate]]:
-    """Yield the table. First match wins, so a subclass is before its base."""
     yield PlanqError, _ours
     for client in filter(None, map(sys.modules.get, ("httpx", "httpx2"))):
         yield from ((getattr(client, name), translate) for name, translate in _OF_HTTP)

@@ -117,7 +117,6 @@ class FunctionTool:
         return {**offered, **await self._resources.get(wanted)} if wanted else offered
 
     def _bound(self, arguments: dict[str, Any], context: ToolContext, offered: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of the function: typed values, and what is `offered` by its type."""
         inputs = self._inputs
         given = {**arguments, **scoped_arguments(self._scoped, context)} if self._scoped else arguments
         try:
@@ -183,7 +182,6 @@ def _is_being_cancelled() -> bool:
 
 
 def _user_scoped(options: ToolOptions, inputs: Inputs, place: str) -> Sequence[str]:
-    """Return the parameters that the engine fills in, which the function has to have."""
     names, known = options.user_scoped or (), inputs.names.values()
     if unknown := [name for name in names if name not in known]:
         raise Misconfigured(f"{place}: user_scoped names {unknown[0]!r}; its parameters are {', '.join(known)}")

@@ -184,7 +184,6 @@ class _Loader:
         self._functions: dict[Callable[..., Any], ToolOptions] = {}
 
     def load(self, reference: str, place: str) -> None:
-        """Add the tools behind `module` or `module:attribute`."""
         found = _resolve(reference, place)
         place = f"{place} ({reference})"
         module = found if isinstance(found, ModuleType) else sys.modules[reference.strip().partition(":")[0]]
@@ -326,8 +325,6 @@ def _place(tool: Tool) -> str:
 
 
 class FunctionOptions(ToolOptions):
-    """One entry: the options of one function."""
-
     function: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     recovery: Literal[Recovery.FAIL, Recovery.ASK] | None = None
     find_out: None = None

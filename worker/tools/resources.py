@@ -125,7 +125,6 @@ class Resources:
             raise Misconfigured(f"two resources yield {_name(declared.kind)}: {known.place} and {declared.place}")
 
     def __contains__(self, kind: object) -> bool:
-        """Return whether a resource of this type is declared."""
         try:
             return kind in self._declared
         except TypeError:  # an annotation that cannot be hashed

@@ -308,7 +308,6 @@ def _check_kind(parameter: inspect.Parameter, place: str) -> None:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or what is no union alone."""
     if typing.get_origin(annotation) in (Union, types.UnionType):
         return typing.get_args(annotation)
     return (annotation,)

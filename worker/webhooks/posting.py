@@ -88,7 +88,6 @@ class Poster:
             return response.status_code, retry_after(response), said
 
     def _described(self, error: Exception) -> ErrorRecord:
-        """Say why nothing was delivered: tried again unless the address itself is refused."""
         if isinstance(error, ExecutionFailed):
             return ErrorRecord.of(error)
         if isinstance(error, (TimeoutError, TimeoutException)):

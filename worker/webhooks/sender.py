@@ -148,7 +148,6 @@ class DeliverySender:
 
 
 def _tell(delivery: Delivery, outcome: DeliveryOutcome, *, applied: bool) -> None:
-    """Log an attempt that did not succeed; of the address only its recipient, for the rest may be secret."""
     if outcome.error is None:
         return
     fields = {

@@ -186,7 +186,6 @@ def _author_name(found: re.Match[str], steps: Sequence[Mapping[str, Any]]) -> st
 
 
 def agent_counts(document: Mapping[str, Any]) -> dict[str, int]:
-    """Count the agents of an output by status, and its steps."""
     agents = [entry for step in document["steps"] for entry in step.get("children", [step])]
     counted = (Status.SUCCESS, Status.FAILED, Status.SKIPPED)
     by_status = {status.value: sum(entry["status"] == status for entry in agents) for status in counted}

@@ -21,8 +21,6 @@ from planq.shared.agentic.orchestration.plan import OrchestrationEvent, StepType
 
 
 class State(StrEnum):
-    """The state of an orchestration."""
-
     PENDING = "pending"
     PLANNING = "planning"
     DISPATCHING = "dispatching"
@@ -48,8 +46,6 @@ _PUBLISHED: Mapping[State, str] = {state: name for name, state in ALIASES.items(
 
 
 class StepPhase(StrEnum):
-    """How far one step has come."""
-
     UNREACHED = "unreached"
     DISPATCHED = "dispatched"
     SUCCEEDED = "succeeded"
@@ -60,8 +56,6 @@ class StepPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """The phase of a step, with its id and type."""
-
     id: str
     type: StepType
     phase: StepPhase

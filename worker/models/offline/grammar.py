@@ -164,7 +164,6 @@ class _Clause:
 
 
 def _clauses(text: str) -> list[_Clause]:
-    """Cut `text` into verbs with their objects; what precedes the first verb is dropped."""
     clauses: list[_Clause] = []
     start = 0
     joint = ""
@@ -331,7 +330,6 @@ _EXAMPLES = (
 
 
 def help_text(offered: Set[str]) -> str:
-    """Return what can be asked for with the `offered` tools."""
     known = [example for tool, example in _EXAMPLES if tool in offered]
     if not known:
         return "None of the tools that my rules know is offered at the moment."

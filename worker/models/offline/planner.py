@@ -140,7 +140,6 @@ def planning_reply(arguments: dict[str, Any], call_id: str = "") -> Completion:
 
 
 def answer_without_calls(ask: Ask, draft: Draft) -> str:
-    """Return the answer to a question in which the rules found nothing to do."""
     if ask.answer_schema is not None:
         return structured_text(ask.answer_schema, ask)
     if draft.unread:
@@ -228,7 +227,6 @@ def _filled(value: Any, data: Mapping[str, Any]) -> Any:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value whose strings the reference grammar takes as plain text."""
     if isinstance(value, Mapping):
         return {name: _as_text(inner) for name, inner in value.items()}
     if isinstance(value, list):

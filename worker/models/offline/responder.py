@@ -46,7 +46,6 @@ def answer_offline(ask: Ask, findings: Findings) -> Completion:
 
 
 def _repeat(ask: Ask) -> str:
-    """Return the question, shortened: without a tool's results the rules have nothing else."""
     asked = capped(ask.input.strip(), _MAX_EXCERPT_CHARS)
     parts = ["I am not a language model and can only repeat what I was given:"]
     parts += ["\n".join(f"> {line}".rstrip() for line in asked.splitlines())] if asked else []
@@ -189,7 +188,6 @@ def _asks_for_plan(ask: Ask) -> bool:
 
 
 def _plan_of_agents(ask: Ask) -> str:
-    """Return the JSON text of a plan; precondition: `_asks_for_plan`."""
     names = _names(ask.answer_schema or {})
     prompt = ask.input.partition(BINDINGS_MARK)[0]
     steps: list[dict[str, Any]] = []

@@ -66,7 +66,6 @@ class CallOrder:
         return CallPiece(call.place, identity, name, piece.arguments)
 
     def _continued(self, piece: CallPiece) -> _Begun | None:
-        """Return the call that a piece continues, None where it begins one."""
         call = self._addressed(piece)
         if call is None or not piece.name:
             return call
@@ -310,7 +309,6 @@ def _object_at(text: str, start: int) -> Mapping[str, Any] | None:
 
 
 def _call_of(value: Any) -> ToolCallRequest | None:
-    """Return the call that an object of JSON is, None for another object."""
     if not isinstance(value, Mapping):
         return None
     function = value.get("function")

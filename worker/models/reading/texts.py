@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """What a part of a text is."""
-
     ANSWER = "answer"
     THOUGHTS = "thoughts"
     CALL = "call"  # of a tool, as text, with its marks
@@ -126,8 +124,6 @@ class _Line:
 
 
 class TextReader:
-    """Reads one text of a reply."""
-
     def __init__(self) -> None:
         self._buffer = ""
         self._searched = 0
@@ -182,7 +178,6 @@ class TextReader:
         return _some(Kind.THOUGHTS, text + _BETWEEN)
 
     def _between(self, is_over: bool) -> list[Part]:
-        """Read on outside of any mark, up to the next one."""
         bare = self._bare(is_over)
         if bare is not None:
             return bare
@@ -317,7 +312,6 @@ def read_text(text: str) -> ReadText:
 
 
 def joined(parts: Iterable[Part]) -> ReadText:
-    """Return what the parts of a text come to together."""
     said: list[Part] = []
     thoughts: list[str] = []
     for part in parts:

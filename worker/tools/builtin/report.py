@@ -82,7 +82,6 @@ async def write_report(
 
 
 def _document(title: str, sections: Sequence[tuple[str, Any]]) -> str:
-    """Return the document; text stands as it is, every other JSON value in a code block that it cannot end."""
     parts = [f"# {title}"]
     for heading, content in sections:
         parts.append(f"## {heading}")

@@ -117,7 +117,6 @@ async def _place_of(client: AsyncClient, url: str, file_id: str) -> tuple[str, i
 async def _read(
     client: AsyncClient, url: str, path: str, size: int | None, limit: int
 ) -> tuple[TelegramFile, bytes | None]:
-    """Return what a file is, and its bytes where it is no text and came whole."""
     name = path.rpartition("/")[2]
     kind = mimetypes.guess_type(name)[0] or ""
     if name.endswith(".oga"):
@@ -145,7 +144,6 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _refusal(response: Response, document: dict[str, Any]) -> ExecutionFailed:
-    """Return what an answer other than a file means, in Telegram's words as far as it has any."""
     status, said = response.status_code, document.get("description")
     message = f"{_NAME}: Telegram answered {status}" + (f": {capped(said, 200)}" if isinstance(said, str) else "")
     if status == codes.UNAUTHORIZED or (status == codes.NOT_FOUND and document):

@@ -114,7 +114,6 @@ async def _ask(
 
 
 def chosen_host(url: URL) -> str:
-    """Return the one `host:port` that the operator has chosen."""
     return f"{url.raw_host.decode('ascii').lower()}:{url.port or DEFAULT_PORTS.get(url.scheme, 0)}"
 
 

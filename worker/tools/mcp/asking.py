@@ -117,10 +117,6 @@ class Conversation:
         return response_of(params, self._ask(params, {"in_the_middle": dict(params)}))
 
     def _complete(self, need: Need, answered: Mapping[str, int]) -> Resumption | None:
-        """Return the resumption once all is answered; ask the first question that is not.
-
-        `answered` has the ordinals of answers. A question's state never holds an answer: it may be secret.
-        """
         for key, params in need.requests.items():
             if key not in answered:
                 state = {
@@ -152,7 +148,6 @@ class Conversation:
         return self._people.answer_to(question)
 
     def _check(self, need: Need) -> None:
-        """Return where people may be asked this; raises `ToolError`."""
         if len(need.requests) > MAX_PER_RESULT or self._asked + len(need.requests) > MAX_QUESTIONS:
             raise ToolError(
                 f"{self._what} asks too much: at most {MAX_PER_RESULT} questions at once, and {MAX_QUESTIONS} in all"

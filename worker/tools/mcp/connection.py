@@ -259,7 +259,6 @@ class ServerConnection:
         return Need(requests, calls_anew=True) if requests else None
 
     def _asked(self, params: types.ElicitRequestParams) -> Mapping[str, Any]:
-        """Return the JSON form of a question, its message without what may be secret."""
         if isinstance(params, types.ElicitRequestURLParams):
             return {"mode": "url", "message": self._hide(params.message), "url": params.url}
         return {"mode": "form", "message": self._hide(params.message), "requestedSchema": params.requested_schema}
@@ -285,7 +284,6 @@ class ServerConnection:
         return types.ErrorData(code=types.INVALID_REQUEST, message="The call was given up; it will be made again.")
 
     def _block(self, block: types.ContentBlock, *, is_error: bool) -> dict[str, Any]:
-        """Return the JSON form of a part of a result; the text of an error without what may be secret."""
         shown: dict[str, Any] = block.model_dump(mode="json", by_alias=True, exclude_none=True)
         if is_error and isinstance(shown.get("text"), str):
             shown["text"] = self._hide(shown["text"])
@@ -462,7 +460,6 @@ async def _list_tools(client: Client, reading: Reading) -> Listing:
 
 
 def _as_listed(tool: types.Tool) -> dict[str, Any]:
-    """Return a tool in the JSON form of the protocol; schemas as the server sent them."""
     hints = tool.annotations
     return {
         "name": tool.name,

@@ -205,13 +205,11 @@ def _read(text: str | None) -> Any:
 
 
 def _bytes_in(block: Mapping[str, Any]) -> str | None:
-    """Return the base64 text of the bytes that a block carries; None where it carries none."""
     found = (block.get("resource") or {}).get("blob") if block.get("type") == "resource" else block.get("data")
     return found if isinstance(found, str) else None
 
 
 def _told(block: Mapping[str, Any], artifact_id: str) -> tuple[dict[str, Any], McpFile | None]:
-    """Return what is said of a block in an output, and the bytes that it carries."""
     encoded = _bytes_in(block)
     if encoded is None:
         return dict(block), None

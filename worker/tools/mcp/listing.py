@@ -49,7 +49,6 @@ class Listing:
     _names: set[str] = field(default_factory=set)
 
     def add(self, tool: Mapping[str, Any]) -> None:
-        """Add a tool that the SDK has read, unless it breaks a bound."""
         fault = self._fault(tool)
         if fault is None:
             self.tools.append(tool)

@@ -58,7 +58,6 @@ class Reading:
         self._has_noted_noise = False
 
     def sent(self, message: types.JSONRPCMessage) -> None:
-        """Take note of a message to the server."""
         if isinstance(message, types.JSONRPCRequest):
             self._open[coerce_request_id(message.id)] = message.method
         elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
@@ -208,7 +207,6 @@ def has_too_many_parts(text: bytes) -> bool:
 
 
 def too_many_bytes(most: int) -> str:
-    """Return what is wrong with an answer that has more bytes than are read."""
     return f"the answer {TOO_MUCH} {most} bytes (max_answer_bytes of the server in mcp.json)"
 
 

@@ -51,8 +51,6 @@ MAX_SENTENCE_CHARS = 500
 
 
 class McpTool:
-    """One tool of an MCP server."""
-
     def __init__(self, connection: ServerConnection, listed: Mapping[str, Any], definition: ToolDefinition) -> None:
         self._connection = connection
         self._tool: str = listed["name"]
@@ -78,7 +76,6 @@ class McpTool:
         return RichOutput(answer.output, artifacts, answer.content)
 
     async def _result(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-        """Return the server's result. A call that people have answered goes on where the server left it."""
         from planq.worker.tools.mcp.connection import StateForgotten
 
         server = self._connection.server.name

@@ -55,8 +55,6 @@ from planq.testing.model.simulation import NOW, SimulatedJob
 
 @dataclass
 class StepRow:
-    """What is kept of a step beside its state."""
-
     planned: PlannedStep
     round: int
     tries: int = 0
@@ -71,8 +69,6 @@ class StepRow:
 
 @dataclass
 class RoundRow:
-    """What is kept of a round: its plan, who made it, and its steps."""
-
     source: str
     body: Any
     first_index: int
@@ -304,7 +300,6 @@ class MemoryStore:
         return None
 
     def _end_with_steps(self) -> None:
-        """Note what a job came to that ended with its last step, without a stage; else do nothing."""
         if not self.status.is_terminal or self.has_ended:
             return
         failed = self._first_failure() if self.state.job.failed_steps else None
@@ -321,7 +316,6 @@ class MemoryStore:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the job came to; None while it has not ended."""
         if not self.status.is_terminal:
             return None
         if self.status is JobStatus.COMPLETED:
@@ -587,7 +581,6 @@ class MemoryStore:
 
 
 def _text_of(output: Any) -> str | None:
-    """Return the text of an output: a text itself, what is wrapped as `{"text": …}`, else its JSON."""
     if isinstance(output, dict) and output.keys() == {"text"} and isinstance(output["text"], str):
         return output["text"]
     return output if output is None or isinstance(output, str) else encode(output).decode()

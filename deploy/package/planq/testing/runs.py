@@ -260,8 +260,6 @@ class _MemoryPayloads:
 
 
 class _Worker:
-    """One worker's engine, for one job."""
-
     def __init__(
         self, claim: StageClaim, registry: Registry, around: Surroundings, model: ScriptedModel | Cassette
     ) -> None:
@@ -321,7 +319,6 @@ class _Worker:
         return Wake.respond(self.store.first.job_id, self.store.state.job.stage_attempt)
 
     def _answered(self) -> bool:
-        """Answer the first question that is open; False where there is none, or the test has no answer."""
         for index in self.store.asking():
             question = self.store.rows[index].question
             assert question is not None
@@ -372,11 +369,9 @@ class _Worker:
         return self._secrets.get(name)
 
     async def tools(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
-        """The port `ToolCatalogue`."""
         return self._tools
 
     async def of(self, tenant_id: str) -> Tenant:
-        """The port `Tenants`."""
         return Tenant(tenant_id, tenant_id, False, TenantConfig(), Limits(), Limits())
 
     async def publish(self, wakes: Sequence[Any]) -> bool:
@@ -384,7 +379,6 @@ class _Worker:
         return True
 
     async def empty(self, queues: Collection[WakeQueue]) -> Collection[WakeQueue]:
-        """The port `Queues`."""
         return queues
 
     def started(self, *_: Any) -> None:

@@ -213,7 +213,6 @@ def _step_succeeded(here: Neighbourhood, event: StepSucceeded, now: datetime) ->
 
 
 def _dropped(step: StepView) -> tuple[Effect, ...]:
-    """Return what has to be done about the child jobs of a step that has ended."""
     return () if step.waits_for is None else (CancelChildren(step.index),)
 
 
@@ -297,7 +296,6 @@ def _child_ended(here: Neighbourhood, event: ChildEnded, now: datetime) -> Resul
 
 
 def _is_decided(step: StepView, *, completed: bool, failed: bool) -> bool:
-    """Return whether a step need not wait for its child jobs any more, now that one has completed, or failed."""
     return (
         step.open_children == 0
         or (step.waits_for is JoinPolicy.FIRST_SUCCESS and completed)
@@ -390,7 +388,6 @@ def _job_expired(here: Neighbourhood, event: JobExpired, now: datetime) -> Resul
 
 
 def _cut_off(here: Neighbourhood, status: JobStatus) -> Result:
-    """End the job in the middle: every step that has not ended is cancelled."""
     ended, effects = _end(here, status)
     step = ended.step
     if step is not None and step.status not in TERMINAL_STEP:

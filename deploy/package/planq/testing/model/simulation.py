@@ -39,7 +39,6 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def initial_steps(planned: Sequence[PlannedStep]) -> tuple[StepView, ...]:
-    """The steps of an accepted plan before anything has run."""
     return tuple(
         StepView(s.index, StepStatus.PENDING if s.depends_on else StepStatus.READY, pending=len(s.depends_on))
         for s in planned
@@ -67,7 +66,6 @@ class SimulatedJob:
         return effects
 
     def _keep_window(self, event: Event, before: dict[int, StepView], index: int | None) -> None:
-        """Hold what is beyond the window, or let others follow, after a transition; `index` is its step."""
         if isinstance(event, PlanAccepted):
             before = {n: step for n, step in before.items() if n not in {step.index for step in event.steps}}
         reopens = isinstance(event, ResumeRequested) and any(
@@ -213,7 +211,6 @@ _NOT_OUT = _WERE_NOT_OUT | {StepStatus.WAITING}
 
 
 def _places_of(open_steps: int, least: int | None) -> int | None:
-    """Return the window of a job whose steps have just been opened; `least` is the smallest one, None for none."""
     return None if least is None or open_steps <= least else least
 
 
