@@ -97,7 +97,8 @@ def _show(finding: CheckResult) -> None:
 
 def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -> Iterator[CheckResult]:
     """Yield the findings, one after the other as they are made; `invariants` reads the whole stored history too."""
-    yield _python()
+    # An older Python could not have loaded this module.
+    yield CheckResult("python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}")
     try:
         settings = located_settings()
     except Misconfigured as error:
@@ -121,11 +122,6 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         if invariants:
             yield _seen(settings, "invariants", _invariants)
     yield _api(url, api_key)
-
-
-def _python() -> CheckResult:
-    # Always well: an older Python could not have come so far.
-    return CheckResult("python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}")
 
 
 def _worker_settings(settings: Settings) -> CheckResult:

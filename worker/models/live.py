@@ -79,7 +79,7 @@ class LiveCall:
 
     def _begin_epoch(self, speech: Speech) -> None:
         self._speech, self._version, self._written = speech, speech.version, 0
-        self._epoch: Epoch = Epoch(self.job_id, self._stage.attempt, self._texts.next_number())
+        self._epoch: Epoch = Epoch(self.job_id, self._stage.attempt, next(self._texts.numbers))
 
 
 class LiveTexts:
@@ -88,13 +88,10 @@ class LiveTexts:
     def __init__(self, sink: TextSink, every_seconds: float = _EVERY_SECONDS) -> None:
         self._sink = sink
         self._every_seconds = every_seconds
-        self._numbers = count(1)
+        self.numbers = count(1)
         self._calls: set[LiveCall] = set()
         self._one_at_a_time = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
-
-    def next_number(self) -> int:
-        return next(self._numbers)
 
     def keep(self, call: LiveCall) -> None:
         self._calls.add(call)

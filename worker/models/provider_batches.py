@@ -39,7 +39,8 @@ def batch_of(handle: str) -> Batch:
 
 
 def can_batch(model: Model) -> bool:
-    return model.batch_max_requests is not None and (isinstance(model, OpenAIResponsesModel) or _is_anthropic(model))
+    has_form = isinstance(model, OpenAIResponsesModel) or model.system == "anthropic"
+    return model.batch_max_requests is not None and has_form
 
 
 async def submit(model: Model, held: ProviderBatch, calls: Sequence[tuple[UUID, str]]) -> Batch:
@@ -122,10 +123,6 @@ async def _find_anthropic(model: Model, held: ProviderBatch, ours: set[str], sin
     if is_unclear:
         raise Transient("an earlier try may have sent the batch; the provider still runs one of as many requests")
     return None
-
-
-def _is_anthropic(model: Model) -> bool:
-    return model.system == "anthropic"
 
 
 async def results_of(model: Model, batch: Batch) -> Sequence[CallResult]:

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ToolOptions(BaseModel):
-    """What an author or an operator says about a tool; None means: derive it."""
+    """The options of a tool from its author or an operator; None: derived."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,10 +50,7 @@ class ToolOptions(BaseModel):
     price_usd: float | None = Field(default=None, ge=0, le=MAX_PRICE_USD, allow_inf_nan=False)
 
     def overridden_by(self, other: ToolOptions) -> ToolOptions:
-        """Return these options with every one that `other` sets taken from there.
-
-        A tool that is declared anything but `unsafe` by that needs no recovery any more.
-        """
+        """Return these options, replaced by those that `other` sets; only `unsafe` tools keep a recovery."""
         said = {name: value for name, value in other if value is not None}
         if other.effect not in (None, Effect.UNSAFE):
             said = {"recovery": None, "find_out": None, **said}
@@ -88,20 +85,19 @@ def tool(
 def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     """Declare a function a tool; usable bare (`@tool`) or with options.
 
-    `effect` is `pure`, `read`, `idempotent` or `unsafe` (the default: never repeated blindly). A `pool` of your own,
-    such as `gpu`, needs workers that serve it (`planq worker gpu`). `timeout_seconds` is at most 300; with
-    `longest_seconds`, a day at most, it is the time between two reports of the call (`ToolContext.progress`), which
-    need not come in a worker with processes for its steps. `retries` counts extra attempts. `output_schema` replaces
-    what the return annotation says.
-    What becomes of an `unsafe` call that was cut off, so that nobody knows whether it took effect: its step fails
-    (`recovery="fail"`, the default), waits for a person (`"ask"`), or `find_out` is asked: a function over parameters
-    of this one, by name, that returns the output of the call, or `NotHappened`, and the tool is called again.
-    A `repeatable` tool is one that a model may rightly call again and again with the same arguments.
-    `user_scoped` names parameters that nobody chooses: `tenant_id` and `conversation_id` get those of the job, all
-    others its user; they are empty where there is none. `version` is shown where workers have different schemas.
-    Each call costs `price_usd`, US dollars from 0 to 1000, which budgets count; what a `ToolResponse` reports counts
-    instead.
-    Raises `Misconfigured` naming the function when an option is wrong.
+    `effect` is `pure`, `read`, `idempotent` or `unsafe` (the default: never repeated blindly). A custom `pool`, such
+    as `gpu`, needs workers that serve it (`planq worker gpu`). `timeout_seconds` is at most 300. With
+    `longest_seconds`, at most a day, it is the time between two reports of the call (`ToolContext.progress`); a
+    worker with processes for its steps needs no reports. `retries` counts extra attempts. `output_schema` replaces
+    the schema of the return annotation.
+    If an `unsafe` call is cut off, it is unknown whether it took effect. Then its step fails (`recovery="fail"`, the
+    default), waits for a person (`"ask"`), or calls `find_out`: a function over parameters of this one, by name, that
+    returns the output of the call, or `NotHappened`; after that the tool is called again.
+    A model may call a `repeatable` tool many times with the same arguments.
+    `user_scoped` names parameters that planq fills in: `tenant_id` and `conversation_id` with those of the job, all
+    others with its user; without one they are empty. `version` is shown if workers have different schemas.
+    Each call costs `price_usd`, US dollars from 0 to 1000, which budgets count, unless its `ToolResponse` reports a
+    cost. Raises `Misconfigured` naming the function when an option is wrong.
     """
 
     def declare(target: F) -> F:

@@ -131,10 +131,6 @@ def _transient(error: BaseException, tool_name: str) -> ExecutionFailed:
     return Transient(f"{tool_name} could not be carried out now ({quoted(error)})")
 
 
-def _http_status(error: Any, tool_name: str) -> ExecutionFailed:
-    return _refusal(error.response, tool_name)
-
-
 def _invalid(error: BaseException, tool_name: str) -> ExecutionFailed:
     return InvalidArguments(f"{tool_name} cannot use this address ({quoted(error)})")
 
@@ -149,7 +145,7 @@ def _ours(error: BaseException, tool_name: str) -> ExecutionFailed:
 _Translate = Callable[[Any, str], ExecutionFailed]
 
 _OF_HTTP: tuple[tuple[str, _Translate], ...] = (
-    ("HTTPStatusError", _http_status),
+    ("HTTPStatusError", lambda error, tool_name: _refusal(error.response, tool_name)),
     ("UnsupportedProtocol", _invalid),
     ("InvalidURL", _invalid),
     ("TimeoutException", _timed_out),

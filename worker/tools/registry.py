@@ -39,11 +39,11 @@ from planq.worker.tools.threads import ToolThreads
 _ENTRY_POINTS = "planq.tools"
 
 _OPEN_SECONDS = 30.0
-"""What a worker waits for its resources before it takes its first message."""
+"""Maximum wait for a worker's resources before it takes its first message."""
 
 
 class Registry:
-    """A `Toolbox` over tools of any kind; tools are added at start, and when an MCP server comes back."""
+    """A `Toolbox` over tools of any kind; tools are added at start, and when an MCP server reconnects."""
 
     def __init__(self, threads: ToolThreads | None = None, resources: Resources | None = None) -> None:
         self.threads = threads or ToolThreads()
@@ -55,21 +55,21 @@ class Registry:
         return [self._tools[name].definition for name in sorted(self._tools)]
 
     def runnable(self) -> Sequence[ToolDefinition]:
-        """Return the definition of every tool that can be called, those included that are not offered."""
+        """Return the definition of every tool that can be called, including those that are not offered."""
         return [tool.definition for tool in self._tools.values()]
 
     def find(self, name: str) -> Tool | None:
         return self._tools.get(name)
 
     def is_slow(self, name: str) -> bool:
-        """Return whether a tool's calls may wait for others: all but pure ones do. False for one that is not here."""
+        """Return whether a tool's calls may wait for something: all but pure ones. False for an unknown tool."""
         tool = self._tools.get(name)
         return tool is not None and tool.definition.effect is not Effect.PURE
 
     async def open_resources(self, pool: Pool) -> None:
-        """Open what the tools of a pool are handed, all at once.
+        """Open the resources of a pool's tools, all at once.
 
-        What fails is logged, and tried again by calls; what takes long goes on beside them.
+        A failure is logged, and calls retry it; a slow one continues in the background.
         """
         tools = [tool for tool in self._tools.values() if isinstance(tool, FunctionTool)]
         kinds = {kind for tool in tools if tool.definition.pool == pool for kind in tool.needs}
@@ -78,15 +78,14 @@ class Registry:
                 await asyncio.gather(*(self.resources.get([kind]) for kind in kinds), return_exceptions=True)
 
     def extend(self, tools: Iterable[Tool]) -> None:
-        """Add tools, all or none; one that is already here (the same object) is passed over.
+        """Add tools, all or none; the same object a second time is ignored.
 
-        Raises `Misconfigured` naming both places on a clash, and the place of an invalid or reserved name or a schema
-        that is not valid JSON Schema 2020-12.
+        Raises `Misconfigured` naming both places on a clash, and the place of an invalid or reserved name or schema.
         """
         self._tools = self._grown(tools, check_definition)
 
     def reserve(self, tools: Iterable[Tool]) -> None:
-        """Add tools of planq itself, whose names nobody else can take; all or none, as `extend`."""
+        """Add planq's own tools, whose names are reserved; all or none, as `extend`."""
         self._tools = self._grown(tools, check_schemas)
 
     def _grown(self, tools: Iterable[Tool], check: Callable[[ToolDefinition, str], None]) -> dict[str, Tool]:
@@ -110,10 +109,10 @@ class Registry:
         return grown
 
     def replace(self, source: str, tools: Iterable[Tool]) -> Sequence[str]:
-        """Put `tools` in the place of all tools whose definition names `source`; return why some were left out.
+        """Replace all tools whose definition names `source` by `tools`; return why some were left out.
 
-        A source is not configuration: a tool of it that is invalid, or whose name is spelt like that of a tool of
-        another source, is left out, and the others are there.
+        A source is not configuration: an invalid tool, or one whose name clashes with another source, is left out,
+        and the others are added.
         """
         kept = {name: tool for name, tool in self._tools.items() if tool.definition.source != source}
         spelt = {to_registry(name): tool for name, tool in kept.items()}
@@ -142,9 +141,9 @@ def load_registry(
 ) -> Registry:
     """Collect and check the tools of all installed entry points, of `modules` and of the YAML file.
 
-    `modules` holds `module` (all its `@tool` functions, or its factory `tools(services) -> list[Tool]`) or
-    `module:attribute` (a `@tool` function, such a factory, or a list). None as group loads no entry point. Two
-    distributions or modules that offer the very same function give one tool. Raises `Misconfigured`.
+    Each of `modules` is `module` (all its `@tool` functions, or its factory `tools(services) -> list[Tool]`) or
+    `module:attribute` (a `@tool` function, such a factory, or a list). None as group loads no entry point. The same
+    function from two modules is one tool. Raises `Misconfigured`.
     """
     try:
         entries = read_tools_file(yaml_path) if yaml_path else []
@@ -230,7 +229,7 @@ class _Loader:
             self._functions[function] = options if override is None else options.overridden_by(override)
 
     def make(self) -> None:
-        """Make the tools out of all functions that were found, once all resources are known."""
+        """Create the tools of all functions that were found, once all resources are known."""
         self.tools += [
             FunctionTool(function, options, services=self._services, threads=self.threads, resources=self.resources)
             for function, options in self._functions.items()
@@ -254,10 +253,10 @@ def _call_factory(factory: Callable[..., Any], services: ToolServices, place: st
 
 @contextmanager
 def _present_folder_first() -> Iterator[None]:
-    """Find modules in the present folder before all others, and from then on after all others.
+    """Find modules in the working directory first, and afterwards last.
 
-    A module that a user names lies there, and imports what lies beside it. What planq or a library imports later
-    must not come from there: a project may have a `celery.py` of its own.
+    It has the modules that a user names and their imports. Later imports by planq or a library must not find modules
+    there first: a project may have its own `celery.py`.
     """
     here = os.getcwd()
     sys.path.insert(0, here)

@@ -5,8 +5,8 @@
         async with connect(…) as connections:
             yield connections
 
-A tool whose parameter is annotated with the yielded type gets it. Each is opened once in each process that carries
-out calls, after that was forked, and closed when the process drains: nothing of it is shared between processes.
+A tool whose parameter is annotated with the yielded type gets it. A resource is opened once in each process that
+carries out calls, after the fork, and closed when the process drains: processes share nothing of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ATTRIBUTE = "__planq_resource__"
 """Where a decorated function carries its `Resource`."""
 
 _CLOSE_SECONDS = 5.0
-"""What all resources of a process get to close, together."""
+"""Time for all resources of a process together to close."""
 
 _YIELDS = {
     True: (AsyncIterator, AsyncGenerator, AsyncIterable),
@@ -62,9 +62,9 @@ class Resource:
 def resource(function: F) -> F:
     """Declare a generator function without parameters, async or not, a resource: it yields one value, once.
 
-    What is before the `yield` runs before the first call of a tool that asks for the annotated type, in its worker's
-    process; what is after it when the process drains. A synchronous one runs in a thread. The function itself stays
-    as it is. Raises `Misconfigured` naming the function where it has parameters, or no type that tools could ask for.
+    The part before the `yield` runs in the worker's process before the first call of a tool with a parameter of the
+    annotated type; the part after it when the process drains. A synchronous one runs in a thread. Raises
+    `Misconfigured` naming the function if it has parameters, or no type that tools could name.
     """
     inner = inspect.unwrap(function)
     is_async = inspect.isasyncgenfunction(inner)
@@ -83,7 +83,7 @@ def resource(function: F) -> F:
 
 
 def resource_of(found: object) -> Resource | None:
-    """Return what `@resource` attached; None where it did not decorate it."""
+    """Return what `@resource` attached, None if it did not decorate `found`."""
     declared = getattr(found, _ATTRIBUTE, None)
     return declared if isinstance(declared, Resource) else None
 
@@ -105,7 +105,7 @@ def _kind(function: Callable[..., Any], place: str, *, is_async: bool) -> Any:
 
 @dataclass(eq=False)
 class _Open:
-    """A resource that is being opened, or is open: its task enters and leaves it, as some context managers want."""
+    """A resource that is open or opening: one task enters and leaves it, as some context managers require."""
 
     task: asyncio.Task[None]
     value: asyncio.Future[Any]
@@ -131,9 +131,9 @@ class Resources:
             return False
 
     async def get(self, kinds: Iterable[Any]) -> Mapping[Any, Any]:
-        """Return these resources by type, each opened once, now if need be.
+        """Return these resources by type, each opened once, now if needed.
 
-        Raises `Unreached` for one that could not be opened; the next call tries again.
+        Raises `Unreached` for one that cannot be opened; the next call retries.
         """
         return {kind: await self._get(kind) for kind in kinds}
 

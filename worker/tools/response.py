@@ -1,4 +1,4 @@
-"""What a tool returns for those beside the next steps: artifacts for people, texts for models.
+"""What a tool returns in addition to its output: artifacts for people, texts for models.
 
     class Report(BaseModel):
         title: str
@@ -27,15 +27,15 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class Artifact(Generic[A]):
-    """An artifact that a tool returns: an id of the tool's choice, and a body, which is whatever a tool may return.
+    """An artifact that a tool returns: an id that the tool chooses, and any body that a tool may return.
 
-    Each one under the same `id` (1 to 255 characters) becomes a version of that artifact, the newest by default.
-    As a return annotation, `Artifact[Report]` gives the tool's output schema. planq fills in where it comes from: the
-    output is `{"artifact_id", "artifact", "_metadata"}`. `skill_id` is the skill on whose behalf it was made, that of
-    the agent by default, and `skill_name` what people call it; `executed_at` is aware, by default now.
+    Artifacts with the same `id` (1 to 255 characters) are versions of one artifact; readers get the newest by
+    default. As a return annotation, `Artifact[Report]` defines the tool's output schema. planq adds the provenance:
+    the output is `{"artifact_id", "artifact", "_metadata"}`. `skill_id` is the skill that it was made for, by
+    default that of the agent, and `skill_name` its name for people; `executed_at` is aware, by default now.
 
-    A body of bytes, or of text with a `media_type` (`text/csv`), is kept as it is and given out under that type. Its
-    annotation is `Artifact[bytes]`, and the output says `{"media_type", "bytes"}` of it.
+    A body of bytes, or of text with a `media_type` (`text/csv`), is stored unchanged and served with that type. Its
+    annotation is `Artifact[bytes]`, and the output has its `{"media_type", "bytes"}`.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Artifact(Generic[A]):
             raise ValueError(f"a media_type is written like 'image/png'; found {self.media_type!r:.300}")
 
     def as_file(self) -> tuple[bytes, str] | None:
-        """Return the bytes that are kept as they are, and their media type; None where the body is kept as JSON."""
+        """Return the bytes to store and their media type; None if the body is stored as JSON."""
         if isinstance(self.body, str):
             if self.media_type is None:
                 return None
@@ -70,12 +70,12 @@ class Artifact(Generic[A]):
 
 @dataclass(frozen=True)
 class ToolResponse(Generic[A]):
-    """What a tool returns to each of its three readers.
+    """The result of a tool for each of its three readers.
 
     Later steps refer to `structured`, which is checked against the output schema: as a return annotation,
-    `ToolResponse[Price]` gives that of `Price`. Models are shown `content`, a text, beside it. People get the
-    `artifacts`, each of which is stored under an id of its own. Without `structured` the content is the output, as
-    `{"text": …}`. Budgets count `cost_usd`: what the call has cost, in US dollars from 0 to 1000.
+    `ToolResponse[Price]` defines that of `Price`. Models also read `content`, a text. People get the `artifacts`,
+    each stored under its own id. Without `structured` the content is the output, as `{"text": …}`. Budgets count
+    `cost_usd`, the cost of the call in US dollars from 0 to 1000.
     """
 
     content: str | None = None

@@ -1,7 +1,7 @@
-"""What this process offers to tools that ask for it.
+"""The services of this process for tools.
 
-A tool function that has a parameter annotated `ToolServices` gets this record; the parameter is not part of the
-tool's input schema. Built once by the composition root, constant for the life of the process.
+A tool function gets this record as a parameter annotated `ToolServices`, which is not part of its input schema. Built
+once by the composition root, constant for the life of the process.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from planq.shared.subjects.channels.telegram import BOT_API
 from planq.shared.subjects.moments.contract import Memory, Moment, MomentQuery, MomentRecord, Reminder
 from planq.worker.egress import Egress, HostPlaces, LeastRate
 from planq.worker.subprocesses import Apart
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class NoDatabase:
@@ -52,7 +48,7 @@ class NoDatabase:
 
 @dataclass(frozen=True, slots=True)
 class WebSearch:
-    """Where the web is searched: a service of `builtin/web.py`, its address, its key (empty for none)."""
+    """A web search service: its name in `builtin/web.py`, its address, its key (empty for none)."""
 
     engine: str
     url: str
@@ -61,13 +57,13 @@ class WebSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolServices:
-    """What tools may use beside their arguments.
+    """What tools may use in addition to their arguments.
 
-    `web_search` is None where none is configured. `telegram_url` is where the Bot API is, also at a private
-    address. A user may have `max_reminders` that are still to come. `allow_private_hosts` names hosts (`host` or
-    `host:port`) that `http_fetch` may reach although they resolve to a private address. `http_max_bytes` caps a
-    fetched body, `http_timeout_seconds` a whole fetch with its redirects and the wait for a place at a host.
-    `egress` makes their HTTP clients; `apart` are the processes for what may take long.
+    `web_search` is None if none is configured. `telegram_url` is the address of the Bot API, which may be private.
+    `max_reminders` bounds the pending reminders of a user. `allow_private_hosts` names hosts (`host` or `host:port`)
+    that `http_fetch` may reach although they resolve to a private address. `http_max_bytes` bounds a fetched body,
+    `http_timeout_seconds` a whole fetch with its redirects and the wait for a place at a host. `egress` creates HTTP
+    clients; `apart` are processes for long work.
     """
 
     knowledge: Knowledge = field(default_factory=NoDatabase)
@@ -82,4 +78,4 @@ class ToolServices:
     http_least_rate: LeastRate = field(default_factory=LeastRate)
     egress: Egress = field(default_factory=Egress)
     apart: Apart = field(default_factory=Apart)
-    now: Callable[[], datetime] = utc_now
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -1,8 +1,8 @@
-"""Where synchronous tools run: threads, bounded, and never waited for once their caller has gone.
+"""Threads for synchronous tools: bounded, and abandoned once their caller has gone.
 
 A thread cannot be stopped. When a step's timeout cancels its call, the thread is abandoned and counted until it ends
-by itself; when too many hang, further calls are refused as a passing fault, so that a tool that hangs cannot eat the
-process. Threads are daemons: a hanging one does not hold up the worker's exit.
+by itself. If too many hang, further calls fail as transient, so a hanging tool cannot use up the process. Threads are
+daemons: a hanging one does not delay the worker's exit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from planq.shared.platform.errors import Transient
 
 
 class ToolThreads:
-    """The threads of one registry: at most `running` calls at a time per event loop, further ones wait.
+    """The threads of one registry: at most `running` calls at a time per event loop; further calls wait.
 
-    `alive` caps the threads that exist at all, the abandoned ones included. The attribute `alive` counts them.
+    The parameter `alive` bounds all threads, including abandoned ones; the attribute counts them.
     """
 
     def __init__(self, running: int = 32, alive: int = 128) -> None:
@@ -36,10 +36,10 @@ class ToolThreads:
     async def call(
         self, function: Callable[..., Any], arguments: dict[str, Any], owner: Ownership | None = None
     ) -> Any:
-        """Call `function(**arguments)` in a thread, of which `owner` knows; return its result or raise its exception.
+        """Call `function(**arguments)` in a thread that `owner` tracks; return its result or raise its exception.
 
-        Context variables are carried over. Cancelling returns at once and leaves the thread behind. Raises
-        `Transient` when too many threads are alive already.
+        Context variables are copied. Cancelling returns at once and abandons the thread. Raises `Transient` if too
+        many threads are alive.
         """
         try:
             limiter = self._limiter.get()

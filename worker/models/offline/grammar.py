@@ -246,10 +246,6 @@ def _fetch(rest: str, marks: _Marks) -> list[Command]:
     return [Fetch(url)] if re.match(r"https?://\S", url) else []
 
 
-def _now(_rest: str, _marks: _Marks) -> list[Command]:
-    return [TellTime()]
-
-
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(m\b|min(?:ute)?s?\b)?", re.IGNORECASE)
 
 
@@ -296,10 +292,6 @@ def _call(rest: str, marks: _Marks) -> list[Command]:
     return [CallTool(name, arguments)] if isinstance(arguments, dict) else []
 
 
-def _nothing(_rest: str, _marks: _Marks) -> list[Command]:
-    return []
-
-
 _VERB_PATTERNS: tuple[tuple[str, _Verb], ...] = (
     (rf"(?:search|look|check|consult)\s+(?:in\s+|through\s+)?{_PLACE}\s+(?:for|about|on)\b", _search),
     (r"(?:search|look)\s+(?:for|up)\b", _search),
@@ -309,12 +301,12 @@ _VERB_PATTERNS: tuple[tuple[str, _Verb], ...] = (
     (r"(?:fetch|get|download|read|open|retrieve)\s+(?:the\s+)?(?:page\s+|url\s+|document\s+)?(?:at\s+|from\s+)?"
      r"(?=https?://|\x00)", _fetch),
     (r"what(?:\s+is|'s)?\s+(?:the\s+)?(?:current\s+)?(?:time|date)\b|what\s+day\s+is\s+it\b"
-     r"|(?:tell|give|show|get)\s+(?:me\s+)?the\s+(?:current\s+)?(?:time|date)\b", _now),
+     r"|(?:tell|give|show|get)\s+(?:me\s+)?the\s+(?:current\s+)?(?:time|date)\b", lambda _rest, _marks: [TellTime()]),
     (r"(?:wait|pause|sleep)\s+(?:for\s+)?(?=\d)", _wait),
     (r"(?:write|create|make|compose|produce|prepare|draft)\s+(?:me\s+|us\s+)?(?:an?\s+|the\s+)?"
      r"(?:short\s+|brief\s+|little\s+|final\s+)?report\b", _report),
     (r"(?:call|use|run)\s+(?=[A-Za-z][\w.\-/]{0,127}(?:\s+with\s*\x00\d+\x00)?\s*$)", _call),
-    (r"(?:call|use|run)\s+(?=[A-Za-z][\w.\-/]{0,127}\s+with\s*[{\[])", _nothing),  # no JSON object
+    (r"(?:call|use|run)\s+(?=[A-Za-z][\w.\-/]{0,127}\s+with\s*[{\[])", lambda _rest, _marks: []),  # no JSON object
 )  # fmt: skip
 _VERBS = tuple((re.compile(pattern, re.IGNORECASE), verb) for pattern, verb in _VERB_PATTERNS)
 

@@ -169,14 +169,6 @@ def _add_sum(draft: Draft, command: Calculate) -> None:
         draft.last_sum = index
 
 
-def _add_fetch(draft: Draft, command: Fetch) -> None:
-    draft.add_source("http_fetch", {"url": escaped(command.url)}, command.url, "text")
-
-
-def _add_now(draft: Draft, _command: TellTime) -> None:
-    draft.add_source("now", {}, "Time", "iso")
-
-
 def _add_wait(draft: Draft, command: Wait) -> None:
     whole = command.seconds.is_integer()
     draft.add("wait", {"seconds": int(command.seconds) if whole else command.seconds})
@@ -245,8 +237,8 @@ def _shown(found: re.Match[str], data: Mapping[str, Any]) -> str:
 _ADDERS: dict[type[Command], Callable[[Draft, Any], None]] = {
     Search: _add_search,
     Calculate: _add_sum,
-    Fetch: _add_fetch,
-    TellTime: _add_now,
+    Fetch: lambda draft, command: draft.add_source("http_fetch", {"url": escaped(command.url)}, command.url, "text"),
+    TellTime: lambda draft, _: draft.add_source("now", {}, "Time", "iso"),
     Wait: _add_wait,
     WriteReport: _add_report,
     CallTool: _add_call,

@@ -16,6 +16,7 @@ from planq.worker.egress import BodyRefused, read_cut
 _TEXT_TYPES = frozenset(
     {
         "application/javascript",
+        "application/xml",
         "application/x-javascript",
         "application/x-ndjson",
         "application/x-yaml",
@@ -64,7 +65,7 @@ def is_text(kind: str, head: bytes) -> bool:
     """True when a body of media type `kind` that begins with `head` is text of some form."""
     if not kind:
         return b"\x00" not in head
-    return kind.startswith("text/") or kind in _TEXT_TYPES or _is_json(kind) or _is_xml(kind)
+    return kind.startswith("text/") or kind in _TEXT_TYPES or _is_json(kind) or kind.endswith("+xml")
 
 
 def read_document(body: bytes, kind: str, charset: str | None) -> FetchedDocument:
@@ -93,7 +94,3 @@ def _decode(body: bytes, charset: str | None) -> str:
 
 def _is_json(kind: str) -> bool:
     return kind in ("application/json", "text/json") or kind.endswith("+json")
-
-
-def _is_xml(kind: str) -> bool:
-    return kind == "application/xml" or kind.endswith("+xml")

@@ -176,10 +176,6 @@ def _searxng_request(access: WebSearch, query: str, limit: int) -> Request:
     return Request("GET", f"{access.url}/search", params={"q": query, "format": "json"}, headers=headers)
 
 
-def _searxng_results(answer: Any) -> list[WebResult]:
-    return _taken(answer["results"], text="content", published="publishedDate")
-
-
 def _searxng_refusal(response: Response) -> ExecutionFailed | None:
     # Source: docs.searxng.org, "Search API": a format that is not switched on is answered with 403.
     if response.status_code != codes.FORBIDDEN:
@@ -212,10 +208,6 @@ def _tavily_request(access: WebSearch, query: str, limit: int) -> Request:
         json={"query": query, "max_results": limit},
         headers={"Authorization": f"Bearer {access.key}"},
     )
-
-
-def _tavily_results(answer: Any) -> list[WebResult]:
-    return _taken(answer["results"], text="content", published="published_date")
 
 
 def _tavily_refusal(response: Response) -> ExecutionFailed | None:
@@ -251,7 +243,19 @@ def _text(one: Mapping[str, Any], field: str, limit: int) -> str:
 
 
 _SERVICES: Mapping[str, SearchService] = {
-    "searxng": SearchService("", False, _searxng_request, _searxng_results, _searxng_refusal),
+    "searxng": SearchService(
+        "",
+        False,
+        _searxng_request,
+        lambda answer: _taken(answer["results"], text="content", published="publishedDate"),
+        _searxng_refusal,
+    ),
     "brave": SearchService("https://api.search.brave.com", True, _brave_request, _brave_results),
-    "tavily": SearchService("https://api.tavily.com", True, _tavily_request, _tavily_results, _tavily_refusal),
+    "tavily": SearchService(
+        "https://api.tavily.com",
+        True,
+        _tavily_request,
+        lambda answer: _taken(answer["results"], text="content", published="published_date"),
+        _tavily_refusal,
+    ),
 }
