@@ -1,8 +1,8 @@
-"""Looks after providers' batches, as long as its worker lives: sends them, asks for them, stores their results.
+"""Looks after providers' batches while its worker lives: submits them, polls them, stores their results.
 
-Every `io` worker does so when its sweep finds some; a batch is held by one of them at a time. What a worker was doing
-that died, another one does. The order makes sure that no call is paid twice: a call belongs to a batch in one commit,
-the batch is sent after it, and one that may have been sent is looked for at its provider first.
+Every `io` worker does so when its sweep finds some; one worker at a time owns a batch, and another one continues if
+that worker dies. The order ensures that no call is paid twice: a call is assigned to a batch in one commit, the batch
+is sent after it, and a batch that may have been sent is looked for at its provider first.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from planq.worker.models.batch_api import BatchApi
 _log = logging.getLogger("planq.batches")
 
 TICK_SECONDS = 60.0
-"""Between two looks of its own: a sweep finds what is due and wakes this duty (`ProviderBatchDuty.wake`)."""
+"""Pause between two looks without a wake-up: a sweep finds what is due and calls `ProviderBatchDuty.wake`."""
 
 HOLD = timedelta(minutes=15)
-"""How long a batch is left alone whose worker has died."""
+"""How long other workers leave a batch alone after its worker has died."""
 
 _LONGEST = timedelta(minutes=10)
-"""How long a worker is at a batch: less than it holds it, so that nobody else sends it meanwhile."""
+"""Maximum time of one turn at a batch: shorter than its hold, so no other worker sends it meanwhile."""
 
 _SETTLED_AT_ONCE = 200
 
@@ -38,7 +38,7 @@ _SETTLED_AT_ONCE = 200
 class ProviderBatchDuty:
     """The providers' batches that one worker looks after; lives on one event loop.
 
-    A batch that runs is asked for every `pause`.
+    A running batch is polled every `pause`.
     """
 
     def __init__(self, store: ProviderBatches, api: BatchApi, pause: timedelta) -> None:
@@ -56,14 +56,14 @@ class ProviderBatchDuty:
         self._is_due.set()
 
     async def close(self) -> None:
-        """Stop; what was under way is done again by another worker, once this one's hold is over."""
+        """Stop; another worker repeats interrupted work when this one's hold is over."""
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
 
     async def carry_out(self) -> None:
-        """Look after all batches that are due. Raises `DatabaseUnavailable`."""
+        """Look after all due batches. Raises `DatabaseUnavailable`."""
         while (held := await self._store.take()) is not None:
             shown = {"provider_batch": str(held.id), "tenant": held.tenant_id, "model": held.model}
             try:
@@ -105,7 +105,7 @@ class ProviderBatchDuty:
         for first in range(0, len(results), _SETTLED_AT_ONCE):
             if not await persist(self._store.settle, held, results[first : first + _SETTLED_AT_ONCE]):
                 return
-        # Of a call that the provider says nothing of, it has asked nothing either.
+        # The provider has not run a call without a result.
         await persist(self._store.settle, held, [], CallStatus.EXPIRED)
         _log.info("provider_batch_ended", extra={"provider_batch": str(held.id), "lines": held.lines})
 

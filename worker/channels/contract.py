@@ -1,7 +1,7 @@
-"""What a kind of channel has to be able to do: this contract, and the two functions that read what comes from it.
+"""The contract of a kind of channel.
 
-A kind has four parts. It *receives*: a module of `planq.api.channels` proves who posts and makes messages of it. It
-*renders* and *sends*: a `MessageChannel`. It *answers questions*: what it receives may be a message, or an answer.
+A kind has four parts. It receives: a module of `planq.api.channels` authenticates the sender and makes messages of
+it. It renders and sends: a `MessageChannel`. It answers questions: what it receives may be a message, or an answer.
 Conversations know none of that.
 """
 
@@ -18,10 +18,10 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What a conversation says: its `text`, in a `thread` of the channel, as the delivery's `document` has it.
+    """A conversation's message: its `text`, in a `thread` of the channel, from the delivery's `document`.
 
-    An open `question` is `{id, kind, message, schema, url}`; it came up for a message of the person, whose metadata
-    stands in the document as `in_reply_to`.
+    An open `question` is `{id, kind, message, schema, url}`; it was asked for a message of the person, whose metadata
+    is in the document as `in_reply_to`.
     """
 
     delivery: Delivery
@@ -37,13 +37,13 @@ class Outgoing:
 
 class MessageChannel(Protocol[P]):
     def render(self, outgoing: Outgoing) -> Sequence[P]:
-        """Return the parts in which something is sent, always the same: one that has arrived is not repeated."""
+        """Return the parts to send, always the same: a part that has arrived is not repeated."""
         ...
 
     async def send(self, outgoing: Outgoing, part: P) -> DeliveryOutcome:
-        """Make one attempt at a part. Whatever goes wrong outside is an outcome and no exception.
+        """Make one attempt at a part. Any external failure is an outcome, not an exception.
 
-        An outcome `is_uncertain` where the part was written and nobody has said what became of it. Raises
-        `DatabaseUnavailable`, before anything was sent.
+        An outcome `is_uncertain` if the part was sent and no answer came. Raises `DatabaseUnavailable`, before
+        anything is sent.
         """
         ...

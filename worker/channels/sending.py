@@ -1,4 +1,4 @@
-"""One attempt at whatever leaves the house: a webhook, or what a conversation says, part by part over its channel."""
+"""One attempt at an outgoing delivery: a webhook, or a conversation's message, part by part over its channel."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ChannelSender:
             outcome = await channel.send(outgoing, parts[number])
             if not outcome.is_sent:
                 break
-            # Written down at once: whoever repeats what is left begins after it.
+            # Stored at once: a retry begins after it.
             external, count = outcome.external_id, number + 1
             if count < len(parts):
                 await persist(self._store.note_part, delivery, count, external)

@@ -1,7 +1,7 @@
-"""Telegram: what a conversation says becomes messages of a bot, its questions buttons.
+"""Telegram: conversation messages become messages of a bot, questions become buttons.
 
-The Bot API knows no repeats: what was written and not answered is a doubt. The token of the bot stands in the address
-of every request, so no error of the HTTP client is ever passed on in its own words.
+The Bot API has no idempotency: a request without an answer is in doubt. The bot's token is in the address of every
+request, so no error text of the HTTP client is passed on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
 FindsToken = Callable[[str, str], Awaitable[str | None]]
-"""`(tenant, name of the secret) -> token`, None where the tenant has none; raises `Misconfigured`."""
+"""`(tenant, name of the secret) -> token`, None if the tenant has none; raises `Misconfigured`."""
 
 UNCERTAIN = "uncertain"
 _MAX_ANSWER_BYTES = 1 << 20
@@ -42,7 +42,7 @@ _MAX_ANSWER_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BotAnswer:
-    """What the Bot API has answered; without a `status` nobody knows whether it has taken the request."""
+    """An answer of the Bot API; without a `status` it is unknown whether the request was carried out."""
 
     status: int | None
     document: Mapping[str, Any]
@@ -63,7 +63,7 @@ class BotAnswer:
 
 
 class BotApi:
-    """Calls methods of the Bot API at `url`, which the operator has named: its host may be private."""
+    """Calls methods of the Bot API at `url`, which the operator has set: its host may be private."""
 
     def __init__(self, url: str, timeout: timedelta, egress: Egress | None = None) -> None:
         self._url = url.rstrip("/")
@@ -72,11 +72,11 @@ class BotApi:
         self._allowed = frozenset({(urlsplit(url).hostname or "").lower()})
 
     async def call(self, token: str, method: str, arguments: Mapping[str, Any], *, wait: float = 0.0) -> BotAnswer:
-        """Call a method, and wait so much longer for its answer.
+        """Call a method and wait `wait` seconds longer for its answer.
 
-        Raises `Transient` or `TimedOut` where nothing was carried out, and what the guard of addresses raises.
+        Raises `Transient` or `TimedOut` if nothing was carried out, and what the guard of addresses raises.
         """
-        # Longer than its parts: only these say whether a request was sent.
+        # Longer than the sum of the parts: only their timeouts say whether a request was sent.
         bounds = AnswerBounds(_MAX_ANSWER_BYTES, 2 * self._seconds + wait)
         timeout = Timeout(self._seconds + wait, connect=self._seconds)
         client = self._egress.guarded("Telegram", bounds, self._allowed, timeout=timeout)
@@ -112,7 +112,7 @@ class TelegramChannel:
         self._draw = draw
 
     def render(self, outgoing: Outgoing) -> Sequence[Mapping[str, Any]]:
-        """Return the messages: the first one replies in a group, the last one has the buttons of a question."""
+        """Return the messages: in a group the first one is a reply, the last one has the buttons of a question."""
         texts = parts_of(formatted(outgoing.text), MAX_UNITS)
         messages = [_message(text) for text in texts]
         if messages and (replied := _replied(outgoing)) is not None:
@@ -122,7 +122,7 @@ class TelegramChannel:
         return messages
 
     async def send(self, outgoing: Outgoing, part: Mapping[str, Any]) -> DeliveryOutcome:
-        """Make one attempt at a message; one whose formats the Bot API does not take goes as plain text."""
+        """Make one attempt at a message; if the Bot API refuses its formats, send it as plain text."""
         try:
             token = await self._token(outgoing.delivery.tenant_id, BOT_SECRET)
             if token is None:
@@ -143,7 +143,7 @@ class TelegramChannel:
         return self._outcome(outgoing, answer)
 
     async def show_typing(self, tenant_id: str, thread: str) -> None:
-        """Show in a chat that somebody types, for 5 s; raises as `BotApi.call` does, `ValueError` for no chat."""
+        """Show "typing" in a chat for 5 s; raise as `BotApi.call` does, and `ValueError` for an invalid thread."""
         token = await self._token(tenant_id, BOT_SECRET)
         if token is not None:
             await self._api.call(token, "sendChatAction", {**chat_of(thread), "action": "typing"})
@@ -173,7 +173,7 @@ class TelegramChannel:
     def _busy(self, outgoing: Outgoing, answer: BotAnswer, message: str) -> DeliveryOutcome:
         wait = min(timedelta(seconds=max(answer.parameter("retry_after") or 0, 1)), LONGEST_PAUSE)
         error = ErrorRecord("rate_limited", message, retryable=True)
-        # A group has a limit of its own, 20 messages a minute; in other chats it is the bot that sends too much.
+        # A group has its own limit of 20 messages a minute; in other chats the bot as a whole sends too much.
         pause = None if outgoing.thread.startswith("-") else wait
         delivery = outgoing.delivery
         outcome = after_failure(error, delivery.tries, wait, self._draw(), answer.status, age=delivery.age)

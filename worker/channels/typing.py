@@ -1,7 +1,7 @@
-"""Shows in a chat that its turn is being worked on, as long as something of it is in flight in this worker.
+"""Shows "typing" in a chat while an attempt at its turn is in flight in this worker.
 
-Telegram shows it for 5 s. The answer to the message begins it; this renews it. Nothing is written down: when the turn
-waits for a person, or ends, or the worker does, nobody renews it and it is gone.
+Telegram shows it for 5 s. The answer to the message starts it; this renews it. Nothing is stored: when the turn waits
+for a person, or the turn or the worker ends, the notice expires.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ ShowsTyping = Callable[[str, str], Awaitable[None]]
 
 _TICK_SECONDS = 4.5
 _MOST_SECONDS = 4.0
-"""Of one round: whatever hangs is given up before the next one begins."""
+"""Maximum time of one round: pending calls are given up before the next round."""
 
 _MOST = 50
 _EACH = 8
-"""At once of one tenant."""
+"""Maximum concurrent calls of one tenant."""
 
 _log = logging.getLogger("planq.channels")
 
 
 class TypingNotices:
-    """The typing notices of one worker, for the `attempts` that it carries out; lives on one event loop.
+    """The typing notices of one worker, for the `attempts` that it runs; lives on one event loop.
 
-    They pass beside everything else: a chat that hangs holds up no other tenant's, no delivery and no turn.
+    They are separate from everything else: a chat that hangs delays no other tenant, delivery or turn.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TypingNotices:
         *,
         most_seconds: float = _MOST_SECONDS,
     ) -> None:
-        """`shows` has by kind of channel what shows it once, in a thread of a tenant's channel."""
+        """`shows` maps a kind of channel to the call that shows the notice once in a thread of a tenant."""
         self._attempts = attempts
         self._chats = chats
         self._shows = shows
@@ -62,7 +62,7 @@ class TypingNotices:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def renew(self) -> None:
-        """Show it in every chat whose turn is in flight here; raises `DatabaseUnavailable`."""
+        """Show it in every chat whose turn is in flight here; raise `DatabaseUnavailable`."""
         if not (jobs := {attempt.job_id for attempt in self._attempts()}):
             return
         places: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_EACH))
@@ -72,7 +72,7 @@ class TypingNotices:
         )
 
     async def _show_one(self, places: asyncio.Semaphore, kind: str, tenant_id: str, thread: str) -> None:
-        # Nobody misses one: the delivery of the reply tells what is wrong with a channel.
+        # A failure is ignored: the delivery of the reply reports problems of a channel.
         with contextlib.suppress(TimeoutError, PlanqError, ValueError):
             async with asyncio.timeout(self._most_seconds), places:
                 await self._shows[kind](tenant_id, thread)

@@ -1,4 +1,4 @@
-"""The channel `webhook`: a tenant's own address gets what its conversations say, signed as webhooks are."""
+"""The channel `webhook`: posts conversation messages to a tenant's own address, signed as webhooks are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = ("conversation_id", "channel", "thread", "job_id", "message_id", "to")
 
 
 class WebhookChannel:
-    """Posts each message as one part, by the `poster` of webhooks: the secret of callbacks signs it."""
+    """Posts each message as one part, signed with the secret of callbacks."""
 
     def __init__(self, poster: SendsDeliveries) -> None:
         self._poster = poster
@@ -34,5 +34,5 @@ class WebhookChannel:
         return [orjson.dumps(body).decode()]
 
     async def send(self, outgoing: Outgoing, part: str) -> DeliveryOutcome:
-        """Post it to the channel's address; tried again as webhooks are: the receiver knows a repeat by its id."""
+        """Post it to the channel's address; retried as webhooks are: the receiver recognises a repeat by its id."""
         return await self._poster.send(replace(outgoing.delivery, body=part, target=outgoing.config["url"]))

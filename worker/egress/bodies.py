@@ -1,7 +1,7 @@
-"""Bodies of answers from outside: unpacked here, and bounded in bytes, in time and in slowness.
+"""Response bodies from outside: decompressed here, and bounded in bytes, time and rate.
 
-A small packed body can unpack to gigabytes, and a server may never end. So a body is unpacked here in pieces, within
-a limit, instead of in the HTTP client, which would unpack each chunk whole.
+A small compressed body can expand to gigabytes, and a server may never end. So a body is decompressed here in pieces,
+within a limit; the HTTP client would decompress each chunk as a whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planq.shared.platform.errors import TooSlow, capped
 from planq.shared.platform.logs import redaction
 
 CODINGS = ("gzip", "x-gzip", "deflate")
-"""Content codings (RFC 9110 §8.4.1) that are unpacked. Others have no decoder here that stops at a limit."""
+"""Content codings (RFC 9110 §8.4.1) that are decoded. For others there is no decoder that stops at a limit."""
 
 ACCEPT_ENCODING = "gzip, deflate"
 
@@ -29,42 +29,42 @@ _WORDS_SECONDS = 1.0
 
 
 class BodyRefused(httpx2.StreamError):
-    """The body of an answer is too long, damaged, or packed in a way that was not offered.
+    """The body is too long, damaged, or has a content coding that was not offered.
 
-    A `StreamError`, since SDKs answer a call with an error when one is raised.
+    A `StreamError`, because SDKs treat one as an error of the call.
     """
 
 
 class BodyTooLarge(BodyRefused):
-    """The unpacked body is longer than the limit; what came before was within it."""
+    """The decompressed body is longer than the limit; the part before was within it."""
 
 
 class BodyDamaged(BodyRefused):
-    """A packed body cannot be unpacked."""
+    """A compressed body cannot be decompressed."""
 
 
 class BodyCutOff(BodyDamaged):
-    """A packed body stopped in the middle; what came before is readable."""
+    """A compressed body ended early; the part before is readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeastRate:
-    """How fast a body has to come: `seconds` of silence are free, and each byte buys its time, up to so much."""
+    """Minimum rate of a body: `seconds` of silence are free, and each byte extends the deadline."""
 
     bytes_per_second: float = 1_000.0
     seconds: float = 10.0
 
     def after(self, until: float, now: float, received: int) -> float:
-        """Return until when the next bytes have to be there, where they had to be `until` and so many came `now`."""
+        """Return the next deadline after `received` bytes at `now`, when the previous deadline was `until`."""
         return min(now + self.seconds, until + received / self.bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerBounds:
-    """What one answer may cost: `most_bytes` of its unpacked body, `seconds` from the request to the body's end.
+    """Bounds of one response: `most_bytes` of decompressed body, `seconds` from the request to its end.
 
     With `open_streams` an event stream has neither bound: it lasts as long as its session, and its reader bounds each
-    event. `least_rate` None: a body may come as slowly as `seconds` allow.
+    event. With `least_rate` None a body may be as slow as `seconds` allow.
     """
 
     most_bytes: int
@@ -74,15 +74,15 @@ class AnswerBounds:
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The body of an answer, within bounds; `on_close` is called once when it is closed.
+    """A response body within bounds; `on_close` is called once when it is closed.
 
-    Read a second time (some SDKs look for more), it is empty.
+    Read a second time, as some SDKs do, it is empty.
     """
 
     def __init__(self, response: httpx2.Response, bounds: AnswerBounds, until: float, source: str) -> None:
-        """Take the body over from a response, whose body is an unpacked one from now on.
+        """Replace the body of a response by this decompressed one.
 
-        `until` is when the body has to be complete, on the loop's clock; `source` names the other side in messages.
+        `until` is its deadline on the loop's clock; `source` names the other side in messages.
         """
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._inner = response.stream
@@ -116,7 +116,7 @@ class BoundedBody(httpx2.AsyncByteStream):
                 f"the body has the content coding {self._coding[:40]!r}; expected none, {' or '.join(CODINGS[::2])}"
             )
         is_packed = self._coding in CODINGS
-        # Gzip or zlib, by what the data begins with.
+        # Gzip or zlib, detected from the first bytes.
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32) if is_packed else None
         is_begun = False
         async for chunk in self._received():
@@ -176,7 +176,7 @@ def out_of_time(source: str, bounds: AnswerBounds) -> httpx2.ReadTimeout:
 
 
 async def read_cut(response: httpx2.Response) -> tuple[bytes, bool]:
-    """Return the body up to its bound, and whether something is missing at its end.
+    """Return the body up to its bound, and whether it was cut.
 
     Raises `BodyRefused` for a damaged body or an unknown content coding.
     """
@@ -190,11 +190,10 @@ async def read_cut(response: httpx2.Response) -> tuple[bytes, bool]:
 
 
 async def words_of(response: httpx2.Response) -> str:
-    """Return the beginning of what an answer says, as one short line for an error message; empty without a body.
+    """Return the beginning of a response's text as one line for an error message; empty without a body.
 
-    Secrets that this process knows are hidden, since some servers repeat what they were sent.
-
-    Reads 2 kB and waits for one second at most, and never raises what the body raises.
+    Known secrets are hidden, because some servers repeat what they were sent. Reads 2 kB and waits for one second at
+    most, and raises nothing of the body.
     """
     said = bytearray()
     try:

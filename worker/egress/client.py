@@ -1,4 +1,4 @@
-"""`Egress`: the one place where workers make HTTP clients.
+"""`Egress`: the only place where workers create HTTP clients.
 
 Two kinds: `guarded` for addresses that others have named, which reach public addresses only, and `trusted` for hosts
 that the operator has named (models, MCP servers). Both have the same bounds, authorities and proxies.
@@ -21,14 +21,15 @@ from planq.worker.egress.proxies import Proxies, read_proxies
 from planq.worker.egress.wire import Wire, tls_of
 
 _NO_REUSE = httpx2.Limits(max_keepalive_connections=0)
-"""For guarded requests: the pool knows connections by address, and two names there must not share a TLS session."""
+"""For guarded requests: the pool identifies connections by address, and two names there must not share a TLS
+session."""
 
 _MANY = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
 
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """How this process reaches the outside; constant for its life."""
+    """How this process reaches the internet; constant for its life."""
 
     tls: ssl.SSLContext = field(default_factory=partial(tls_of, None))
     proxies: Proxies = field(default_factory=Proxies)
@@ -36,7 +37,7 @@ class Egress:
 
     @classmethod
     def read(cls, ca_file: Path | None, proxy: str, environment: Mapping[str, str]) -> Egress:
-        """Return what the settings say; raises `Misconfigured` for an unreadable file or a proxy that is none."""
+        """Read the settings; raise `Misconfigured` for an unreadable file or an invalid proxy."""
         return cls(tls_of(ca_file), read_proxies(proxy, environment))
 
     def guard(
@@ -50,7 +51,7 @@ class Egress:
     ) -> GuardedTransport:
         """Return a transport that reaches public addresses only, and the `allowed` hosts (`host` or `host:port`).
 
-        `caller` names who sends, in messages.
+        `caller` names the sender in messages.
         """
         wire = Wire(self.tls, self.proxies, bounds, limits=_NO_REUSE)
         return GuardedTransport(wire, self.resolve, allowed, caller, tenant_id=tenant_id, places=places)
@@ -66,7 +67,7 @@ class Egress:
         headers: Mapping[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
     ) -> httpx2.AsyncClient:
-        """Return a client over `guard`. It follows no redirects; `timeout` is for the parts of an exchange."""
+        """Return a client over `guard`. It follows no redirects; `timeout` bounds the parts of an exchange."""
         return httpx2.AsyncClient(
             transport=self.guard(caller, bounds, allowed, tenant_id=tenant_id, places=places),
             follow_redirects=False,
@@ -84,7 +85,7 @@ class Egress:
         event_hooks: Mapping[str, Sequence[Callable[[Any], Awaitable[None]]]] | None = None,
         not_sent: Callable[[httpx2.Request], None] = lambda request: None,
     ) -> httpx2.AsyncClient:
-        """Return a client for hosts that the operator has named; it keeps connections for its next requests."""
+        """Return a client for hosts that the operator has named; it reuses connections."""
         return httpx2.AsyncClient(
             transport=Wire(self.tls, self.proxies, bounds, limits=_MANY, not_sent=not_sent),
             follow_redirects=False,

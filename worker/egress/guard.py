@@ -1,13 +1,13 @@
-"""Requests to addresses that others have named: a transport that obeys the guard (`planq.shared.platform.addresses`).
+"""Requests to addresses that others have named: a transport that obeys `planq.shared.platform.addresses`.
 
-A host is resolved once, every address found is checked, and the connection goes to a checked address: the name is
-not resolved again, so that a DNS server cannot answer differently the second time (DNS rebinding). The `Host` header
-and the name that TLS verifies stay those of the URL. Each redirect is a new request and passes here again.
+A host is resolved once, every address is checked, and the connection goes to a checked address. The name is not
+resolved again, so a DNS server cannot answer differently the second time (DNS rebinding). The `Host` header and the
+name that TLS verifies stay those of the URL. Each redirect is a new request and is checked again.
 
-Behind a proxy the address is resolved and checked all the same, then the proxy gets the name and resolves it again:
-what it reaches is the operator's to bound.
+Behind a proxy the address is also resolved and checked; then the proxy resolves the name again, so the operator has
+to bound what it reaches.
 
-Of one tenant only so many requests are under way to one host (`HostPlaces`).
+`HostPlaces` bounds the concurrent requests of a tenant to one host.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from planq.worker.egress.wire import Wire, host_of
 _log = logging.getLogger("planq.egress")
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""`(host, port) -> addresses`, as text; raises `OSError` when the name does not resolve."""
+"""`(host, port) -> addresses`, as text; raises `OSError` if the name does not resolve."""
 
 
 async def resolve_with_system(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of `host` as the operating system resolves it, in its order and without repeats."""
+    """Return the addresses of `host` from the operating system, in its order and without duplicates."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 class OwnAddresses:
-    """The addresses of this machine's interfaces, asked again after `_OWN_SECONDS`: they come and go."""
+    """The addresses of this machine's interfaces, queried again after `_OWN_SECONDS` because they change."""
 
     def __init__(
         self,
@@ -79,13 +79,12 @@ def _is_address(text: str) -> bool:
 
 _LONGEST_WAIT = timedelta(days=1)
 _MOST_DIGITS = 9
-"""More would be longer than a `timedelta`, and than anybody waits."""
+"""Maximum digits read: more would not fit into a `timedelta`."""
 
 
 def retry_after(response: httpx2.Response, now: datetime | None = None) -> timedelta | None:
-    """Return the wait that `Retry-After` asks for (RFC 9110 §10.2.3: seconds or a date), a day at most.
-
-    None without a valid one.
+    """Return the wait of a `Retry-After` header (RFC 9110 §10.2.3: seconds or a date), at most a day; None without
+    one.
     """
     value = response.headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
@@ -107,9 +106,10 @@ class _Host:
 
 @dataclass(frozen=True, slots=True)
 class HostPlaces:
-    """How many requests of a tenant may be under way to one host, in this process; lives on one event loop.
+    """The bound of a tenant's concurrent requests to one host, in this process; lives on one event loop.
 
-    A request over `most` waits for `wait_seconds`, in its order. Hosts are told apart by name, whatever the port.
+    A request over `most` waits for up to `wait_seconds`, first come first served. Hosts are identified by name,
+    whatever the port.
     """
 
     most: int = 16
@@ -117,9 +117,9 @@ class HostPlaces:
     _hosts: dict[tuple[str, str], _Host] = field(default_factory=dict, compare=False, repr=False)
 
     async def take(self, tenant_id: str, host: str, caller: str) -> Callable[[], None]:
-        """Return what gives the place up again, to be called once; `caller` names who asks, in messages.
+        """Take a place; return the function that gives it back, to call once. `caller` is for messages.
 
-        Raises `HostBusy` where there was no place in time.
+        Raises `HostBusy` if there was no place in time.
         """
         key = tenant_id, host
         found = self._hosts.setdefault(key, _Host(asyncio.Semaphore(self.most)))
@@ -154,10 +154,10 @@ class HostPlaces:
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """An HTTP transport that connects only to addresses that were checked.
+    """An HTTP transport that connects only to checked addresses.
 
-    Connections are never kept for a second request: the pool knows them by address, and two names behind one address
-    must not share a TLS session.
+    Connections are not reused: the pool identifies them by address, and two names at one address must not share a TLS
+    session.
     """
 
     def __init__(
@@ -171,9 +171,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         places: HostPlaces | None = None,
         own: OwnAddresses = _own_addresses,
     ) -> None:
-        """`caller` names who asks, in messages; without `places` a tenant may have any number of requests to a host.
+        """`caller` is for messages; without `places` the number of concurrent requests to a host is not bounded.
 
-        `own` are the addresses of this machine, public ones too.
+        `own` are the addresses of this machine, including public ones.
         """
         self._name = caller
         self._own = own
@@ -186,9 +186,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request to the first checked address that accepts a connection, or through the proxy.
 
-        Raises `InvalidArguments` on another scheme than http and https, `PolicyDenied` when any address of the host
-        is refused, `Transient` when the name does not resolve, `HostBusy` without a place at the host, else what
-        httpx2 raises; reading the body, `TooSlow` and `BodyRefused`.
+        Raises `InvalidArguments` for another scheme than http and https, `PolicyDenied` if any address of the host is
+        refused, `Transient` if the name does not resolve, `HostBusy` without a place at the host, and what httpx2
+        raises; reading the body, `TooSlow` and `BodyRefused`.
         """
         proxy = self._wire.proxy_of(request.url)
         # A host that the operator allows may have a name that only the proxy resolves.
@@ -255,7 +255,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             for address in addresses:
                 reason = "this machine's own address" if address in self._own else why_refused(address)
                 if reason is not None:
-                    # Which address a name has in here is none of a tenant's business: the log tells it.
+                    # Internal addresses are not shown to a tenant: only the log has them.
                     about = {"host": host, "address": str(address), "reason": reason, "tenant": self._tenant_id}
                     _log.warning("egress_refused", extra=about)
                     raise PolicyDenied(

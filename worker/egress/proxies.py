@@ -16,15 +16,15 @@ _SETTING = "PLANQ_EGRESS_PROXY"
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """The proxy of each scheme, and the hosts that are reached without one (entries of `NO_PROXY`)."""
+    """The proxy of each scheme, and the hosts that are reached directly (entries of `NO_PROXY`)."""
 
     by_scheme: Mapping[str, str] = field(default_factory=dict, repr=False)
     direct: tuple[str, ...] = ()
 
     def of(self, scheme: str, host: str, port: int) -> str | None:
-        """Return the URL of the proxy for a request, None where it goes directly.
+        """Return the URL of the proxy for a request, None for a direct connection.
 
-        `localhost` and loopback addresses are never reached through a proxy: there they would be the proxy's own.
+        `localhost` and loopback addresses never use a proxy: there they would be the proxy's own.
         """
         proxy = self.by_scheme.get(scheme)
         if proxy is None or _is_loopback(host) or any(_covers(entry, host, port) for entry in self.direct):
@@ -33,10 +33,13 @@ class Proxies:
 
 
 def read_proxies(setting: str, environment: Mapping[str, str]) -> Proxies:
-    """Return the proxies that the setting names: none, those of the environment, or one URL for all requests.
+    """Return the proxies of the setting: none, those of the environment, or one URL for all requests.
 
-    `environment` also has `NO_PROXY`, which counts in both cases. Raises `Misconfigured` for another proxy than
-    `http://` or `https://`.
+    `NO_PROXY` of `environment` applies in both cases. Raises `Misconfigured` for another scheme than `http:
+
+    ` or `https:
+
+    `.
     """
     if not setting:
         return Proxies()
@@ -84,7 +87,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _covers(entry: str, host: str, port: int) -> bool:
-    """Say whether an entry of `NO_PROXY` names a host: `*`, a name with all below it, an address or a network."""
+    """Return whether a `NO_PROXY` entry matches: `*`, a name with its subdomains, an address or a network."""
     if entry == "*":
         return True
     address = _address(host)

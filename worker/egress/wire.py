@@ -18,16 +18,16 @@ from planq.worker.egress.bodies import AnswerBounds, BoundedBody, out_of_time
 from planq.worker.egress.proxies import Proxies
 
 UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
-"""What is raised before a byte of a request was sent to its receiver."""
+"""Errors that are raised before any byte of a request was sent."""
 
 
 @cache
 def tls_of(ca_file: Path | None) -> ssl.SSLContext:
-    """Return what knows the certificate authorities, one for all requests: it is 0.7 MB and takes 20 ms (2026-11).
+    """Return the TLS context of all requests; it takes 0.7 MB and 20 ms (2026-11).
 
-    `SSL_CERT_FILE` and `SSL_CERT_DIR` replace the public authorities, as everywhere; those of `ca_file`
-    (`PLANQ_CA_FILE`) are trusted in addition. Raises `Misconfigured` for a file that cannot be read.
-    As a client it keeps no TLS sessions, so that names behind one address share none.
+    `SSL_CERT_FILE` and `SSL_CERT_DIR` replace the public authorities; those of `ca_file` (`PLANQ_CA_FILE`) are added.
+    Raises `Misconfigured` for an unreadable file. As a client it keeps no TLS sessions, so names at one address share
+    none.
     """
     variable = "SSL_CERT_FILE"
     path: object = os.environ.get(variable)
@@ -51,10 +51,10 @@ def host_of(url: httpx2.URL) -> str:
 
 
 class Wire(httpx2.AsyncBaseTransport):
-    """An HTTP transport within bounds, which checks no addresses: for hosts that the operator has named.
+    """An HTTP transport within bounds that checks no addresses: for hosts that the operator has named.
 
-    The headers of an answer may have 100 kB (the bound of httpcore), its body and its time are bounded by `bounds`.
-    Redirects are the caller's to follow.
+    The headers of a response may have 100 kB (the bound of httpcore); `bounds` limits its body and its time.
+    Redirects are not followed.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Wire(httpx2.AsyncBaseTransport):
         limits: httpx2.Limits,
         not_sent: Callable[[httpx2.Request], None] = lambda request: None,
     ) -> None:
-        """`not_sent` is called with each request of which nothing was sent, before its error is raised."""
+        """`not_sent` is called with each request that was not sent at all, before its error is raised."""
         self._tls = tls
         self._proxies = proxies
         self._bounds = bounds
@@ -83,7 +83,8 @@ class Wire(httpx2.AsyncBaseTransport):
     async def send(self, request: httpx2.Request, proxy: str | None, source: str) -> httpx2.Response:
         """Send a request through `proxy`; `source` names the other side in messages.
 
-        Raises what httpx2 raises, `ReadTimeout` also when the answer is not complete in time. Its body is unpacked.
+        Raises what httpx2 raises, and `ReadTimeout` if the response is not complete in time. Its body is
+        decompressed.
         """
         until = asyncio.get_running_loop().time() + self._bounds.seconds
         try:

@@ -1,4 +1,4 @@
-"""One attempt at a delivery: a signed POST, within the guard (`worker/egress`). Only a refusal is read, in part."""
+"""One attempt at a delivery: a signed POST within the guard (`worker/egress`). Only the body of a refusal is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planq.shared.subjects.webhooks.rules import (
 from planq.worker.egress import AnswerBounds, Egress, retry_after, words_of
 
 SigningKeys = Callable[[str, UUID | None], Awaitable[Sequence[str]]]
-"""`(tenant, endpoint) -> secrets` that sign for an endpoint, or with None for callbacks; raises `Misconfigured`."""
+"""`(tenant, endpoint) -> secrets` that sign for an endpoint, None for callbacks; raises `Misconfigured`."""
 
 _USER_AGENT = "planq-webhooks/1"
 _MOST_ANSWER_BYTES = 64 * 1024
@@ -31,9 +31,8 @@ _MOST_ANSWER_BYTES = 64 * 1024
 class Poster:
     """Posts deliveries.
 
-    The receiver gets `timeout` to answer with a status; of what it sends after its headers, only the beginning of a
-    refusal is read. Redirects are not followed. `allowed` hosts may be in a private network; `draw` spreads the
-    pauses.
+    The receiver has `timeout` to answer with a status; only the beginning of a refusal's body is read. Redirects are
+    not followed. `allowed` hosts may be in a private network; `draw` spreads the pauses.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Poster:
         self._egress = egress or Egress()
 
     async def send(self, delivery: Delivery) -> DeliveryOutcome:
-        """Make one attempt; returns what became of it. Raises `DatabaseUnavailable`, before anything was sent."""
+        """Make one attempt and return its outcome. Raises `DatabaseUnavailable`, before anything is sent."""
         keys = await self._signing_keys(delivery)
         if isinstance(keys, ErrorRecord):
             return handed_back(keys)

@@ -1,8 +1,8 @@
-"""Sends all deliveries that are due, of all tenants, as long as its worker lives.
+"""Sends all deliveries that are due, of all tenants, while its worker lives.
 
-Every `io` worker does so when its sweep finds some. A claim takes each delivery once; one whose worker was lost
-between sending and its commit is sent again under the same id, by which the receiver knows it. A receiver that is
-slow holds up nobody else: of one recipient only so many are under way at once.
+Every `io` worker does so when its sweep finds some. A claim takes each delivery once; if a worker is lost between
+sending and its commit, the delivery is sent again with the same id, by which the receiver recognises it. A slow
+receiver delays no other: the concurrent deliveries of one recipient are bounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planq.worker.engine.persist import persist
 _log = logging.getLogger("planq.webhooks")
 
 TICK_SECONDS = 60.0
-"""Between two looks of its own: a sweep finds what is due and wakes a sender (`DeliverySender.wake`)."""
+"""Pause between two looks without a wake-up: a sweep finds what is due and calls `DeliverySender.wake`."""
 
 TIMEOUT_SECONDS = 15.0
 """Time in which a receiver must answer; after it the delivery is retried."""
@@ -33,13 +33,13 @@ _AT_ONCE = 50
 """Maximum number of deliveries that one worker sends at the same time."""
 
 EACH = 8
-"""How many of one recipient are taken at once; a claim takes no more, so that at most twice as many are under way."""
+"""Maximum deliveries of one recipient in a claim, so at most twice as many are under way."""
 
 CHANNEL = "channel "
-"""How the recipient of a message of a conversation begins."""
+"""Prefix of the recipients of conversation messages."""
 
 _CLOSE_SECONDS = 2.0
-"""Less than a supervisor waits beyond the drain of a worker: what a receiver holds up is sent again anyway."""
+"""Must be shorter than the supervisor's grace period. An interrupted delivery is retried anyway."""
 
 
 class SendsDeliveries(Protocol):
@@ -51,7 +51,7 @@ class SendsDeliveries(Protocol):
 
 
 def hold_for(timeout: timedelta) -> timedelta:
-    """Return how long an attempt is waited for whose receiver gets `timeout`: a busy loop and a commit have room."""
+    """Return the hold of an attempt whose receiver has `timeout`, with room for a busy loop and a commit."""
     return 2 * timeout + timedelta(seconds=60)
 
 
@@ -87,7 +87,7 @@ class DeliverySender:
         self._freed.set()
 
     async def fill(self) -> None:
-        """Begin as many deliveries as are due and have room here. Raises `DatabaseUnavailable`."""
+        """Start as many due deliveries as there is room for. Raises `DatabaseUnavailable`."""
         self._is_full = False
         while not self._is_full:
             of_each = Counter(self._under_way.values())
@@ -99,7 +99,7 @@ class DeliverySender:
                 self._under_way[task] = delivery.recipient
                 task.add_done_callback(self._ended)
             if len(claimed) < room:
-                # Those passed over are looked for as soon as one of their recipient's has ended.
+                # Skipped deliveries are looked for as soon as one of their recipient has ended.
                 self._is_full = bool(busy)
                 return
             self._is_full = room <= 0
@@ -109,7 +109,7 @@ class DeliverySender:
             await asyncio.wait(self._under_way)
 
     async def close(self) -> None:
-        """Begin nothing more; let what is under way end, for some seconds. Another worker sends the rest again."""
+        """Start nothing more and give running deliveries some seconds to end. Another worker sends the rest again."""
         if self._running is not None:
             self._running.cancel()
         with contextlib.suppress(TimeoutError):
