@@ -36,10 +36,7 @@ _SETTLED_AT_ONCE = 200
 
 
 class ProviderBatchDuty:
-    """The providers' batches that one worker looks after; lives on one event loop.
-
-    A running batch is polled every `pause`.
-    """
+    """The providers' batches of one worker; lives on one event loop. A running batch is polled every `pause`."""
 
     def __init__(self, store: ProviderBatches, api: BatchApi, pause: timedelta) -> None:
         self._store = store

@@ -298,11 +298,7 @@ class WorkerRuntime:
         return self._settings.drain_seconds
 
     async def open(self) -> None:
-        """Build the dispatcher on the running loop.
-
-        Raises `Misconfigured` or `DatabaseUnavailable`, and keeps the error as `failure`: Celery swallows errors of a
-        pool that starts.
-        """
+        """Build the dispatcher on the running loop; keep an error as `failure`, too, because Celery swallows it."""
         try:
             await self._open()
         except PlanqError as error:
@@ -490,10 +486,7 @@ class WorkerRuntime:
             self._provider_batches.wake()
 
     async def run_suspects(self) -> None:
-        """Carry out quarantined work that waits, as `Loop.run_suspects`; callable from any loop.
-
-        An abandoned thread may end the process, too, so nothing begins while one lives.
-        """
+        """Carry out waiting quarantined work unless an abandoned thread lives; callable from any loop."""
         if self.loop is not None and self.dispatcher is not None:
             run = self.dispatcher.run_suspects(lambda: not self._tools.registry.threads.alive)
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._run_suspects(run), self.loop))

@@ -41,10 +41,7 @@ class Host:
         return self.own.place if self.own is not None else None
 
     def has_gone(self, text: str) -> bool:
-        """Return True if a worker's process and the rest of its group have certainly ended.
-
-        Return False for a process of another place, for one that is only stopped, and when in doubt.
-        """
+        """Return whether a worker's process and its group have certainly ended; False when in doubt."""
         try:
             process = Process.parse(text)
         except ValueError:

@@ -297,10 +297,7 @@ def _end_without_reader() -> NoReturn:
 
 
 def _closed_streams() -> list[TextIO]:
-    """Return the output streams that have lost their reader, and drop what they still buffer.
-
-    Python flushes both once more when it ends, and a flush that fails there changes the exit code to 120.
-    """
+    """Return the output streams without a reader, and drop their buffers: a failed flush at exit means code 120."""
     found: list[TextIO] = []
     for number, stream in enumerate((sys.__stdout__, sys.__stderr__), 1):
         closed = select.poll()

@@ -38,10 +38,7 @@ LAUNCHER = Path(launcher.__file__)
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """Who a child runs as: `way` is a way that the launcher knows, `uid` and `gid` are what the child then is called.
-
-    `owner` is the (uid, gid) that files must have for the child to own them.
-    """
+    """The identity of a child: a `way` of the launcher, the ids that it then has, and the `owner` of its files."""
 
     way: str
     uid: int
@@ -91,10 +88,7 @@ def has_exited(process: subprocess.Popen[bytes]) -> bool:
 
 
 def exit_status(process: subprocess.Popen[bytes]) -> int | None:
-    """Return the exit code of a child of `spawn` that has exited, without reaping it; None while it runs.
-
-    It is the negative number of the signal that ended it, where one did.
-    """
+    """Return an exited child's code (negative: its signal) without reaping it; None while it runs."""
     if process.returncode is not None:
         return process.returncode
     found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

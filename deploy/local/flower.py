@@ -13,10 +13,7 @@ FLOWER_USER = "planq"
 
 
 def flower_password(data: Path) -> str:
-    """Return PLANQ_FLOWER_PASSWORD, or the password kept in the data folder, made on first use.
-
-    Raises `Misconfigured` when that folder cannot be used, and for a password that Flower cannot compare.
-    """
+    """Return PLANQ_FLOWER_PASSWORD, or a password created in the data folder; raise `Misconfigured`."""
     if given := os.environ.get("PLANQ_FLOWER_PASSWORD"):
         if not (given.isascii() and given.isprintable() and "," not in given):
             raise Misconfigured("PLANQ_FLOWER_PASSWORD: expected visible ASCII characters, and no comma among them")

@@ -31,9 +31,8 @@ class FolderLock:
         self._file: int | None = None
 
     def acquire(self, patience: float) -> Self:
-        """Take the lock, waiting at most `patience` seconds for the server of an owner that has died to finish.
-
-        Raises `Misconfigured` that names the folder and the owner's pid when it stays taken.
+        """Take the lock; wait up to `patience` seconds for a dead owner's server. Raise `Misconfigured` if it is
+        taken.
         """
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         give_up = monotonic() + patience

@@ -104,9 +104,8 @@ class WatchedLoop:
         self.late_seconds = 0.0
 
     def look(self, report: Report, seconds: float) -> float:
-        """Take note that `seconds` have gone by, and return how late the beat is, as a share of its limit.
-
-        The first two looks without a beat are those of a loop that is well.
+        """Count `seconds`, and return how late the beat is, as a share of its limit; two looks without one are
+        normal.
         """
         if report.beats != self._beats:
             self._beats, self._looks, self.late_seconds, self._runnable_seconds = report.beats, 0, 0.0, 0.0
@@ -280,9 +279,8 @@ class LoopGuard:
 
 
 def _fork_and_exec(command: list[str], *, env: dict[str, str], keep: tuple[int, ...]) -> int:
-    """Start a command in a session of its own, so that Ctrl-C reaches this process alone; returns its pid.
-
-    `subprocess` would double what this process needs; with a single thread a fork is safe.
+    """Start a command in its own session, which Ctrl-C does not reach; return its pid. `subprocess` needs more
+    memory.
     """
     if pid := os.fork():
         return pid

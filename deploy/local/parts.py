@@ -26,10 +26,7 @@ _STOP_MARGIN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """Where planq listens and keeps its data; `flower_port` None means no Flower.
-
-    `may_migrate`: a database that is not planq's own may be changed without asking.
-    """
+    """Addresses and data folder; `flower_port` None: no Flower; `may_migrate`: change a foreign database unasked."""
 
     host: str
     port: int
@@ -121,9 +118,8 @@ def _master_key() -> str:
 
 
 def planq_parts(options: UpOptions, env: Mapping[str, str]) -> list[PlanqProcess]:
-    """Return API, workers and Flower, in the order in which they are started (the slowest first).
-
-    Each priority has an `io` worker: bulk jobs that compute would slow every interactive job in the same loop.
+    """Return API, workers and Flower, the slowest first; bulk jobs have an `io` worker so that they slow no other
+    job.
     """
     drain = float(env.get("PLANQ_DRAIN_SECONDS") or _DEFAULT_DRAIN_SECONDS) + _STOP_MARGIN_SECONDS
     parts = [

@@ -91,10 +91,7 @@ class EmbeddedPostgres(EmbeddedServer):
     def __init__(
         self, data_dir: Path, *, options: Mapping[str, str] | None = None, binaries: Path | None = None
     ) -> None:
-        """Prepare nothing yet; `options` are PostgreSQL settings that replace or add to `OPTIONS`.
-
-        `binaries` has the programs of another installation, by default those that planq brings.
-        """
+        """`options` extend or replace `OPTIONS`; `binaries` are the programs of another installation."""
         super().__init__("postgres", data_dir)
         self._binaries = binaries
         self._options = {**OPTIONS, **(options or {})}
@@ -112,10 +109,7 @@ class EmbeddedPostgres(EmbeddedServer):
         return f"postgresql://{ROLE}@/{quote(database, safe='')}?host={folder}&port={PORT}"
 
     def _spawn(self) -> None:
-        """Start the server; a folder without data is filled first.
-
-        Raises `Misconfigured` when it holds another version's data, or nobody may run the server.
-        """
+        """Start the server, and initialise an empty folder; raise `Misconfigured` for another version's data."""
         binaries = self._binaries or installed_binaries()
         identity = choose_identity(binaries / "postgres", self._home)
         cluster = self._cluster(binaries, identity)
@@ -206,10 +200,7 @@ def _check_version(cluster: Path) -> None:
 
 
 def _remove_stale_pid_file(cluster: Path) -> None:
-    """Remove a dead server's pid file, whose pid may be another process's by now; never signals anything.
-
-    Raises `Misconfigured` when a server that planq did not start is running on the data.
-    """
+    """Remove a dead server's pid file; raise `Misconfigured` if a foreign server runs on the data."""
     file = cluster / "postmaster.pid"
     try:
         pid = int(file.read_text("utf-8").splitlines()[0])

@@ -17,10 +17,7 @@ from planq.shared.platform.errors import Unavailable
 
 
 class EmbeddedServer(SupervisedProcess):
-    """One server on a data folder.
-
-    Not for use by two threads at once. `launch` must be called from a thread that outlives the server (see `child`).
-    """
+    """One server on a data folder, for one thread; `launch` it in a thread that outlives it (see `child`)."""
 
     title: ClassVar[str]
     unavailable: ClassVar[type[Unavailable]]
@@ -46,10 +43,7 @@ class EmbeddedServer(SupervisedProcess):
         self.wait_ready(patience)
 
     def launch(self) -> None:
-        """Start the server without waiting until it answers.
-
-        Raises `Misconfigured` when its program is not installed, or its folder cannot be used or is in use.
-        """
+        """Start the server without waiting; raise `Misconfigured` without its program, or for an unusable folder."""
         if self._process is not None:
             self.stop()
         with usable(self._home):
@@ -85,10 +79,7 @@ class EmbeddedServer(SupervisedProcess):
             )
 
     def wait_ready(self, patience: float | None = None) -> None:
-        """Wait until the server answers, at most `patience` seconds; recovery from a crash takes a while.
-
-        Raises `Unavailable` with the end of the log when the server ends or stays silent; it is stopped then.
-        """
+        """Wait at most `patience` seconds for an answer; otherwise stop it and raise `Unavailable` with its log."""
         patience = self.ready_seconds if patience is None else patience
         give_up, relaunches = monotonic() + patience, self.relaunches
         while True:
@@ -109,9 +100,8 @@ class EmbeddedServer(SupervisedProcess):
         raise self.unavailable(f"the embedded {self.title} {trouble}. End of {self.log}:\n{words}")
 
     def stop(self, patience: float | None = None) -> None:
-        """Shut the server down (its data is flushed to the disk) and free the folder; idempotent.
-
-        `patience` is what the mildest signal gets, in seconds.
+        """Shut the server down, its data flushed, and free the folder; idempotent. `patience` is for the mildest
+        signal.
         """
         if self._process is not None:
             (first, seconds), *harsher = self.stops

@@ -273,10 +273,7 @@ class Session:
 
 
 def has_schema(env: Mapping[str, str]) -> bool:
-    """Say whether the database of an environment has this release's tables; raises `DatabaseUnavailable`.
-
-    Raises `Misconfigured` where planq cannot work on that server, or not by that address.
-    """
+    """Return whether the database has this release's tables; raise `DatabaseUnavailable` or `Misconfigured`."""
     # Imported late: no other command needs the driver.
     from planq.shared.kernel.schema_version import current
 

@@ -81,10 +81,7 @@ class EmbeddedValkey(EmbeddedServer):
         return f"redis+socket://{quote(str(self.socket_path))}?virtual_host=0"
 
     def launch(self) -> None:
-        """Start the server without waiting until it answers; raises `Misconfigured` as every server's `launch`.
-
-        After a start that ended before the server accepted connections it starts empty: see `aside`.
-        """
+        """Start the server without waiting; if it ended before it was ready, start it empty (see `aside`)."""
         self._is_unreadable = self.has_died() and not self._was_ready()
         super().launch()
 

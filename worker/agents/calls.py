@@ -46,10 +46,7 @@ def delegating_tool(
     *,
     kind: StepKind = StepKind.AGENT,
 ) -> ToolDefinition:
-    """Return the definition of a tool that delegates.
-
-    Its time is that of all the agents that it calls, so by default only these have times: the call's own bounds them.
-    """
+    """Return the definition of a tool that delegates; its agents' own times bound its calls."""
     return ToolDefinition(
         name=name,
         description=description,
@@ -262,10 +259,7 @@ class Parallel(_AgentCallingTool):
     async def gather(
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
     ) -> Any:
-        """Merge the outputs; a group that ended worse than its strategy allows fails the step.
-
-        The error is that of the agent that failed first; its details list the outcome of each agent.
-        """
+        """Merge the outputs; if too many failed, raise the first agent's error with the outcome of each."""
         children = await self._services.opened().whole(children)
         strategy = _strategy(arguments)
         statuses = [status_of(child) for child in children]
@@ -284,10 +278,7 @@ class Parallel(_AgentCallingTool):
 
 
 class CallAgents(_AgentCallingTool):
-    """`cp__call_agents`: several agents at once, each on its own (cases call_agents).
-
-    All entries are checked before any agent starts; the call succeeds even when every agent fails.
-    """
+    """`cp__call_agents`: several independent agents at once; succeeds even if all fail (cases call_agents)."""
 
     definition = delegating_tool(
         "cp__call_agents",

@@ -62,9 +62,8 @@ class Orchestrate:
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Delegate to the orchestration's own job.
 
-        Raises `PolicyDenied` where orchestration is switched off, `InvalidArguments` with every defect of the input,
-        `InternalFault` when no plan could be made of a prompt because the model failed. Too deep a nesting is an
-        error in the output.
+        Raises `PolicyDenied` if orchestration is off, `InvalidArguments` with every defect of the input,
+        `InternalFault` if the model could not plan. Too deep a nesting is an error in the output.
         """
         backends = self._services.opened()
         await self._check(request_defects(arguments), context)
@@ -169,10 +168,9 @@ _FIELDS = {Reason.PROMPT_REQUIRED: "prompt", Reason.INVALID_PLAN: "plan"}
 
 
 def _inserted(context: ToolContext) -> list[Defect]:
-    """Return the places of a plan where outputs of other steps of the calling job were inserted.
+    """Return the places of a plan where outputs of other steps were inserted.
 
-    Templates of a plan are read, so such an output could choose the bindings that it sees. Bindings are data. A plan
-    that is an output as a whole is its author's wish.
+    Templates of a plan are read, so such an output could choose its bindings. A whole plan as an output is intended.
     """
     planned = (context.planned or {}).get("plan")
     advice = "hand outputs over in bindings, and write {{ bindings.<name> }} here"

@@ -56,12 +56,10 @@ def planning() -> Iterator[None]:
 async def ask_planner(
     backends: AgentBackends, context: ToolContext, arguments: Mapping[str, Any], max_steps: int
 ) -> str:
-    """Return the reply of one planning call to a prompt, and record its cost.
+    """Return the reply of one planning call by the request's `planner_model` or the job's model, and record its cost.
 
-    The model is the request's `planner_model`, otherwise that of the job.
-
-    Raises `InternalFault` when the model fails; nothing is tried again. Without a call it raises
-    `BudgetExceeded`, and `Cancelled` for a step that another attempt owns.
+    Raises `InternalFault` if the model fails, without a retry; before a call `BudgetExceeded`, or `Cancelled` if
+    another attempt owns the step.
     """
     job_id = UUID(context.job_id)
     known = await persist(backends.orchestrations.catalogue, context.tenant_id, MOST_AGENTS)

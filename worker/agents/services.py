@@ -61,12 +61,10 @@ def _is_cut(child: ChildOutcome) -> bool:
 
 @dataclass(slots=True)
 class AgentServices:
-    """One per process. `counts` are totals since the start, by name and labels.
+    """The services of agent tools in a process; `counts` are totals by name and labels.
 
-    `caps` returns a tenant's present limits, which cap those that a job was made under; None for no caps.
-
-    Counted are transitions of orchestrations (`transition`, event, state) and calls refused for their depth
-    (`depth_refused`, tool).
+    `caps` returns a tenant's limits, which cap those of the job; None for no caps. Counted are transitions of
+    orchestrations (`transition`, event, state) and calls refused for their depth (`depth_refused`, tool).
     """
 
     backends: AgentBackends | None = None
@@ -104,9 +102,8 @@ class AgentServices:
             raise too_deep(context, await self.limits(context))
 
     async def seconds(self, own_ms: int | None, context: ToolContext) -> float:
-        """Return the time of an agent: its own or the default, never more than its caller or the step has left.
-
-        Raises `TimedOut` when the caller has nothing left.
+        """Return an agent's seconds: its own or the default, within its caller's and step's; raise `TimedOut` if
+        none.
         """
         left = time_left(context)
         given = (await self.limits(context)).step_timeout_ms(own_ms, None if left is None else left * 1000)
@@ -134,10 +131,7 @@ def too_deep(context: ToolContext, limits: OrchestrateLimits) -> DepthExceeded:
 def log_agents_ended(
     children: Sequence[ChildOutcome], context: ToolContext, statuses: Sequence[str], step_id: Any
 ) -> None:
-    """Log the end of each agent of a step.
-
-    The tool is the one that the caller called: steps of an orchestration, which have a `step_id`, are called for it.
-    """
+    """Log the end of each agent of a step; steps of an orchestration, with a `step_id`, are logged as its tool."""
     for child, status in zip(children, statuses, strict=True):
         _log.info(
             "agent_ended",

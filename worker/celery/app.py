@@ -62,10 +62,7 @@ def _dispatcher() -> Loop:
 
 
 async def _carry_out(wake: Wake) -> str:
-    """Carry out a wake-up; return the Celery task's result, or raise `WorkFailed`.
-
-    If a tool in this process cannot be stopped, the process ends here: its outcome is stored, its parent replaces it.
-    """
+    """Carry out a wake-up; return the task's result or raise `WorkFailed`. A poisoned process ends here."""
     if headers := message_headers.get(None):
         wake = replace(wake, links=read_links(headers), tenant=read_tenant(headers))
         app.planq_lists.note((headers.get("delivery_info") or {}).get("routing_key", ""), wake.tenant)
@@ -79,10 +76,7 @@ async def _carry_out(wake: Wake) -> str:
 
 
 def _process_runner() -> asyncio.Runner:
-    """Return this process's loop; open the runtime on it at first use.
-
-    If opening raises, the next task tries again: the database may be back.
-    """
+    """Return this process's loop; open the runtime on it at first use, again after an error."""
     runner: asyncio.Runner | None = app.planq_runner
     if runner is None:
         runner = asyncio.Runner()

@@ -49,10 +49,7 @@ _LOOK_AGAIN_SECONDS = 0.01
 
 
 class Backoff:
-    """The pause before the worker reconnects to the broker; Celery calls `step` each time.
-
-    Without it, a broker that accepts connections and refuses commands would be asked as fast as it answers.
-    """
+    """The pause before a reconnect, so that a broker which refuses commands is not flooded; Celery calls `step`."""
 
     def __init__(self, wait: Callable[[float], None], clock: Callable[[], float] = monotonic) -> None:
         self._wait = wait
@@ -109,10 +106,7 @@ class WakeConsumer(Consumer):
         return 0 if reserve is None else reserve.more
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
-        """Return Celery's own message handler, which gets only wake-ups.
-
-        Celery asks for it whenever it is about to consume; windows are set before that.
-        """
+        """Set the windows, and return Celery's message handler for wake-ups; called before each consumption."""
         self._set_windows()
         carry_out = super().create_task_handler(*args, **kwargs)
 
@@ -215,9 +209,8 @@ class WakeConsumer(Consumer):
         self._flush_due()
 
     def _heal(self) -> None:
-        """Consume again from queues of this worker whose consumer is gone, and bind remote control again.
-
-        If `PLANQ_REMOTE_CONTROL` allows to cancel consumers, cancelled ones stay cancelled.
+        """Consume again from queues without our consumer, unless an operator may cancel it; bind remote control
+        again.
         """
         if "cancel_consumer" not in self.app.planq_remote_control:
             for queue in self._own_queues:

@@ -48,9 +48,8 @@ class TaskEvents(EventDispatcher):
             super().send(type, *args, **fields)
 
     def note(self, *events: tuple[str, _Fields]) -> None:
-        """Note task events of this moment; fields may be a function, which is only called if a monitor listens.
-
-        Flower and `celery control` switch them on and off.
+        """Note task events of this moment, if a monitor wants them; functions for fields are called only if one
+        listens.
         """
         if self.enabled and (not self.groups or "task" in self.groups):
             self._pending.extend([(type, time.time(), fields) for type, fields in events])

@@ -50,10 +50,7 @@ _LOOP_ENDED = 70  # EX_SOFTWARE of sysexits.h
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop: uvloop's where it is installed (not on Windows), asyncio's elsewhere.
-
-    A statement over an asynchronous connection costs about half the CPU on uvloop.
-    """
+    """Return a new event loop: uvloop's, which halves the CPU of a statement, where it is installed."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -77,10 +74,7 @@ class PoolMessage:
 
 
 class AsyncioPool(BasePool):
-    """Runs coroutine tasks on one loop; `app.planq_runtime` opens and closes what lives on it.
-
-    The runtime is an attribute of Celery's application because Celery constructs the pool itself.
-    """
+    """Runs coroutine tasks on one loop; Celery constructs it, so its runtime is `app.planq_runtime`."""
 
     body_can_be_buffer = True
     signal_safe = False

@@ -29,10 +29,7 @@ class TaskEnd:
 def task_signals(
     task: Task, id: str, headers: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[TaskEnd]:
-    """Send the signals of one task: before the block, and after it with its outcome.
-
-    Nothing is sent without a receiver. A cancelled task has not failed; it ends as `REVOKED`.
-    """
+    """Send the signals of a task before and after the block, if there are receivers; a cancelled one is `REVOKED`."""
     end = TaskEnd()
     shown = [signals.task_prerun, signals.task_success, signals.task_failure, signals.task_postrun]
     if not any(signal.receivers for signal in shown):

@@ -20,10 +20,7 @@ _OWN_SECONDS = 180.0
 
 
 class KnownAdaptations:
-    """The adaptations of one process: the stored ones, and those learned here since.
-
-    Without `stored` they last as long as the process. A call never fails because the database is away.
-    """
+    """The stored adaptations, and those learned here since; a call never fails because the database is away."""
 
     def __init__(self, stored: Adaptations | None, clock: Callable[[], float]) -> None:
         """`clock` returns seconds and never goes back."""

@@ -70,9 +70,8 @@ class Recorder:
     """Appends exchanges to a cassette; safe to use from many threads and processes at once."""
 
     def __init__(self, path: Path, secrets: Iterable[str] = ()) -> None:
-        """Create `path` if needed; raise `Misconfigured` if it cannot be opened for appending.
-
-        `secrets` are removed from what is recorded, in addition to what looks like a credential.
+        """Create `path` or raise `Misconfigured`; `secrets` are removed from what is recorded, with other
+        credentials.
         """
         self._path = path
         self._secrets = tuple(secrets)

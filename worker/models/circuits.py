@@ -46,9 +46,8 @@ class Circuits:
 
     @contextmanager
     def around(self, model: str, tenant_id: str, job_id: str) -> Iterator[None]:
-        """Let a call through, and note how it ends; raise `CircuitOpen` if none is let through now.
-
-        An unreadable reply counts neither way: it may be the fault of the request. Neither does a cancelled call.
+        """Let a call through and note its end, or raise `CircuitOpen`; unreadable replies and cancelled calls do not
+        count.
         """
         kept = self._of(model, tenant_id)
         if not kept.circuit.admits(job_id, self._clock()):

@@ -71,10 +71,7 @@ _OF_MODELS = frozenset(
 
 
 def load_sdk(provider: Provider) -> None:
-    """Import what speaks to `provider`; call it in a thread, because the first time takes seconds.
-
-    Raises `ModelRefused` if its SDK is not installed.
-    """
+    """Import a provider's SDK, which takes seconds: call it in a thread. Raise `ModelRefused` without the SDK."""
     if missing := missing_sdk(provider):
         raise ModelRefused(missing)
     own = provider.value.partition("-")[0]
@@ -100,10 +97,7 @@ class Models:
         self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenClients] = WeakKeyDictionary()
 
     def prepare(self, place: str, default: ModelName) -> None:
-        """Create what the first call to a place needs, on the running loop; raise `AuthFailed` without a key.
-
-        At the `default` model's place, create that model, too.
-        """
+        """Create on the running loop what first calls to a place or the `default` model need; raise `AuthFailed`."""
         make = self._maker(place, None, is_stream=self._settings.stream)
         if place == default.place:
             make(default.model, frozenset())

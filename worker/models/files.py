@@ -31,9 +31,8 @@ class StoredFiles:
     notes: Sequence[str] = ()
 
     def told(self, ask: Ask, completion: Completion) -> str:
-        """Return the text of a reply; an answer for people reports its files.
-
-        A reply without a text names them all. After a text there are only notes, and none if the text is data.
+        """Return the text of a reply, with its files if there is no text, or notes on those not stored unless it is
+        data.
         """
         if completion.tool_calls:
             return completion.text
@@ -53,9 +52,8 @@ class FileStore:
     max_bytes: int
 
     async def stored(self, ask: Ask, model: str, files: Sequence[MadeFile]) -> StoredFiles:
-        """Store the bytes of files; the artifact ids are derived from them, so a repeated call returns the same ones.
-
-        Raises `Transient` if they cannot be stored now.
+        """Store files under artifact ids derived from them, so that a repeat returns the same ones; raise
+        `Transient`.
         """
         artifacts: list[MadeArtifact] = []
         notes: list[str] = []

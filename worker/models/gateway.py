@@ -1,8 +1,8 @@
-"""The one door to language models: `ModelGateway` is the `Planner`, `TurnPlanner` and `Responder` of a worker.
+"""The only access to language models: `ModelGateway` is a worker's `Planner`, `TurnPlanner` and `Responder`.
 
-It turns a stage's question into one logical call: build the request, find who answers (a provider, a cassette, or the
-offline rules), try as often as the settings allow, and return the reply with its `ModelCall`. The provider SDKs are
-imported at the first call that needs one: an `offline` worker never loads them.
+It turns a stage's question into one logical call: build the request, choose a provider, a cassette or the offline
+rules, retry within the settings, and return the reply with its `ModelCall`. Provider SDKs are imported at the first
+call that needs one: an `offline` worker never loads them.
 """
 
 from __future__ import annotations
@@ -81,10 +81,9 @@ _FINDINGS_CHARS = 200_000
 
 @dataclass(frozen=True)
 class _Question:
-    """A request, written when it is first needed, together with what the offline rules would say to it.
+    """A request, built at first use, and the answer of the offline rules.
 
-    With `may_be_silent` the model may end its reply without a word or a call. `speech` says where in the reply the
-    words for people stand, None where there are none.
+    With `may_be_silent` the reply may be empty. `speech` locates the words for people in it, None for none.
     """
 
     purpose: Purpose
@@ -99,11 +98,10 @@ class _Question:
 
 
 class ModelGateway:
-    """Implements `Planner`, `TurnPlanner` and `Responder`.
+    """Implements `Planner`, `TurnPlanner` and `Responder`; one per process, usable from any event loop.
 
-    There is one per process, usable from any event loop of that process. Clients are made at first use, per event
-    loop, so a gateway made before a fork is safe to use after it.
-    `patience` and `clock` (seconds, monotonic) replace waiting and measuring in tests.
+    Clients are created at first use, per event loop, so a gateway created before a fork is safe after it. `patience`
+    and `clock` (seconds, monotonic) replace waiting and measuring in tests.
     """
 
     def __init__(
@@ -120,15 +118,13 @@ class ModelGateway:
         files: FileStore | None = None,
         is_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
-        """Prepare the gateway without any I/O but one: `record_path` is opened, so that a bad one fails now.
+        """Prepare the gateway; open only `record_path`, so that a bad one fails now with `Misconfigured`.
 
-        Raises `Misconfigured` when the record file cannot be written. `keys` are those of tenants; where one has
-        none, the settings' counts, for the models that it `may_name`. What models say goes to `texts` while they
-        say it. `adaptations` is what is stored of servers' refusals; without it they are remembered in the process.
-        `parts` reads images, files and audio; without it a request that has some is refused. `files` stores those
-        that models make; without it an answer only says that there were some. `is_elsewhere` says
-        whether a live worker can call the models of a place; a call that only this process cannot make raises
-        `LackedHere`.
+        `keys` are those of tenants; without one the settings' key is used, for models that the tenant `may_name`.
+        Text is streamed to `texts`. `adaptations` stores servers' refusals; without it they last as long as the
+        process. Without `parts`, requests with images, files or audio are refused; without `files`, files of models
+        are not stored. `is_elsewhere` returns whether a live worker can call the models of a place; then a call that
+        this process cannot make raises `LackedHere`.
         """
         self._settings = settings
         self._patience = patience or TryLimits(settings)
@@ -198,10 +194,7 @@ class ModelGateway:
         return await asyncio.to_thread(price_of, name, asked_tokens, self._settings.prices)
 
     async def batch_model(self, tenant_id: str, model: str) -> tuple[Model, str]:
-        """Return a model by which a provider is asked for a tenant's batches, and its API key.
-
-        Raises `ExecutionFailed` where this process cannot ask it.
-        """
+        """Return the model and API key for a tenant's batches; raise `ExecutionFailed` if this process has none."""
         name = self._parsed(model)
         if name.provider is None:
             raise ModelRefused(f"the model {model!r} has no batch API")
@@ -211,10 +204,9 @@ class ModelGateway:
         return providers.batch_model(name, key), key or self._settings.api_keys.get(name.place, "")
 
     async def warm_up(self) -> None:
-        """Load the SDKs and make the clients of all providers that the settings name, so that no first call waits.
+        """Load the SDKs and create the clients of all configured providers, the default model's first; send nothing.
 
-        The default model's provider comes first, then those with a key. Nothing is sent. Raises `AuthFailed` where
-        the default model's key is missing.
+        Raises `AuthFailed` if the default model's key is missing.
         """
         default = parse_model_name(self._settings.default_model)
         for place in dict.fromkeys([default.place, *self._settings.api_keys]):
@@ -496,9 +488,8 @@ _ENDED = ("stop", "tool_call")
 
 
 def _check_says_something(question: _Question, completion: Completion) -> None:
-    """Raise `InvalidOutput` when the stage cannot go on: RESPOND needs a text or a file, PLAN one of them or a call.
-
-    Raises `ModelRefused` where a content filter has left nothing of it.
+    """Raise `InvalidOutput` for a reply without a text, file or call that the stage needs, `ModelRefused` if
+    filtered.
     """
     purpose = question.purpose
     if completion.text.strip() or (purpose is Purpose.PLAN and completion.tool_calls):
@@ -549,11 +540,10 @@ class TryLimits:
     jitter: Callable[[], float] = field(default=SystemRandom().random)
 
     async def insist(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the first success of `attempt`.
+        """Return the first success of `attempt`, or raise the last error.
 
-        Raises the error of the last attempt: one that is not retryable, the one of the last attempt that is allowed,
-        or one by which the server asks for a longer wait than `retry_after_cap`. An attempt that was not sent, as
-        the model's circuit is open, is the last, and its error counts only where no attempt before it was sent.
+        An error is the last if it is not retryable, if no attempt is left, or if the server asks for a longer wait
+        than `retry_after_cap`. An open circuit ends the attempts; its error counts only if none was sent before.
         """
         number = 0
         failed: ExecutionFailed | None = None

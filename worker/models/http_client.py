@@ -50,10 +50,9 @@ def model_client(
 ) -> AsyncClient:
     """Return a client whose bodies end with `BodyRefused` beyond `max_bytes`.
 
-    Raises `NoReply` for HTML, text or a redirect where a reply is expected: the SDKs would only say that they cannot
-    read it.
-    With `as_streams` a JSON body is read as an event stream: use it where only streams are asked for, since the body
-    is kept in memory. The SDKs wrap exceptions that are raised here: look for them among the causes of theirs.
+    Raises `NoReply` for HTML, text or a redirect instead of a reply, which the SDKs could only call unreadable. With
+    `as_streams` a JSON body is read as an event stream, in memory. SDKs wrap these exceptions: look among the causes
+    of theirs.
     """
 
     async def received(response: Response) -> None:
@@ -141,10 +140,7 @@ async def _without_mark(body: AsyncByteStream) -> AsyncIterator[bytes]:
 
 
 async def _as_stream(body: AsyncByteStream) -> AsyncIterator[bytes]:
-    """Yield a chat completion as the events of a stream with all of it at once.
-
-    Another body (an error object, say) becomes one event as it is, for the SDK to judge.
-    """
+    """Yield a chat completion as one-chunk event stream; any other body as one event, for the SDK to judge."""
     whole = b"".join([piece async for piece in body])
     try:
         chunk = _chunk(json.loads(whole))

@@ -11,9 +11,9 @@ _Made = TypeVar("_Made")
 
 
 class IdentityCache(Generic[_Of, _Made]):
-    """The function `make` with its last `most` values kept; only for values and arguments that nobody changes.
+    """The function `make` with its last `most` values cached, for arguments and values that nobody changes.
 
-    `parts` names the objects that make up an argument: it is the same as before when they are the same objects.
+    `parts` returns the objects that identify an argument.
     """
 
     def __init__(

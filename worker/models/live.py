@@ -1,11 +1,10 @@
-"""What models are saying, for those who follow a job while it runs.
+"""The live text of models, for people who follow a job.
 
-A process keeps the text of each call of a stage as long as the call runs. Every moment it asks, for all of them
-together, which of their jobs somebody follows, and writes what is new of those in one statement; nobody else's text
-leaves the process. While no call runs, nothing is asked.
+A process keeps the text of each stage call while it runs. Periodically it queries which of the jobs are followed, and
+writes their new text in one statement; no other text leaves the process.
 
-A try of a model is an epoch of its own, so a call that is made again, here or by another worker, never shows a text
-twice. The tries of a process are counted over all its calls: an attempt at a stage belongs to one process.
+Each try of a model is an epoch, so a repeated call never shows a text twice. Tries are counted over all calls of a
+process: an attempt at a stage belongs to one process.
 """
 
 from __future__ import annotations

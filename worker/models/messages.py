@@ -1,8 +1,7 @@
-"""Conversations in pydantic-ai's terms (2.68), and what of a reply its provider needs back.
+"""Conversations in pydantic-ai's form (2.68), and the parts of a reply that its provider needs back.
 
-A provider that reasons signs what it thought, and refuses the conversation when the signature does not come back with
-the call that it led to. Such parts of a reply are kept whole as its state; texts and arguments that stand in the
-message anyway are not kept twice.
+A provider that reasons signs its thoughts, and refuses a conversation if the signature does not come back with the
+call. Such parts are stored as the reply's state, without texts and arguments that the message has anyway.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ _BEFORE = "(earlier messages are left out)"
 
 
 def state_of(response: ModelResponse) -> Any:
-    """Return what the provider needs back with a reply as JSON, None where its text and its calls are all.
-
-    Files are left out: they are artifacts of the job.
-    """
+    """Return what the provider needs back with a reply, as JSON without files; None for plain texts and calls."""
     response = replace(response, parts=[part for part in response.parts if not isinstance(part, FilePart)])
     if all(isinstance(part, (TextPart, ToolCallPart)) and _is_plain(part) for part in response.parts):
         return None
@@ -96,13 +92,11 @@ def call_id_for(provider: str, given: str) -> str:
 def wire_messages(
     request: ModelRequest, names: WireNames, adaptations: Collection[Adaptation] = (), provider: str = ""
 ) -> list[ModelMessage]:
-    """Return the conversation; results of one reply share one request, and blank messages are left out.
+    """Return the conversation; results of one reply share one request, and blank messages are dropped.
 
-    What only the provider of an earlier reply can read, such as signed thoughts, goes to that `provider` alone, and
-    ids of calls that it does not take become others.
-
-    Neighbours of one role become one message, and so do the system's texts: chat templates of several models
-    (Mistral, Gemma, Qwen) raise an error for two. The texts say the same in one message.
+    State such as signed thoughts goes only to its own `provider`, and ids of calls that it does not accept are
+    replaced. Neighbours of one role are joined, and so are the system texts: chat templates of several models
+    (Mistral, Gemma, Qwen) fail for two.
     """
     wire: list[ModelMessage] = []
     system = _PARAGRAPH.join(sendable(text) for text in request.system)
@@ -153,9 +147,9 @@ _READS = {
 
 
 def readable(model: Model, request: ModelRequest, active: Collection[Adaptation]) -> ModelRequest:
-    """Return a request without the artifacts of tools that the model does not take: their results name them.
+    """Return a request without tool artifacts that the model cannot read: their results name them.
 
-    Raises `ModelRefused` for an image, a file or audio of the input that the model's profile does not take.
+    Raises `ModelRefused` for an image, a file or audio of the input that the model cannot read.
     """
     messages = []
     for message in request.messages:

@@ -68,12 +68,10 @@ class PartLoader:
         self._kept: OrderedDict[tuple[str, str, str], _Fetched] = OrderedDict()
 
     async def loaded(self, tenant_id: str, request: ModelRequest) -> ModelRequest:
-        """Return a request with the bytes of its parts; files of text become text of their message.
+        """Return a request with the bytes of its parts; text files become text of their message.
 
-        An artifact of a tool that cannot be shown is left out: the tool's result names it.
-
-        Raises `InvalidArguments` for a URL that cannot be used or has something else, `PolicyDenied` for one at a
-        private address, `TimedOut` or `Transient` where the bytes cannot be had now.
+        A tool's artifact that cannot be shown is dropped: the tool's result names it. Raises `InvalidArguments` for a
+        bad URL or content, `PolicyDenied` for a private address, `TimedOut` or `Transient` if it cannot be read now.
         """
         left = self._limits.max_bytes
         found: dict[int, Part] = {}

@@ -58,10 +58,10 @@ class InstalledPlanners:
         return sorted(self._planners)
 
     async def decide(self, name: str, request: PlanningRequest, *, cut_off: CutOff | None = None) -> ModelReply:
-        """Ask the planner of a name; its decision comes as a model's does, as a call of `__planning__`.
+        """Call a named planner; its decision is returned as a model's call of `__planning__`.
 
-        Raises `ModelFailed` where there is no such planner, where it fails or takes too long, and for a decision that
-        is no JSON object. Is cancelled as `Planner.plan`.
+        Raises `ModelFailed` for an unknown, failing or slow planner, or a decision that is no JSON object. Can be
+        cancelled as `Planner.plan`.
         """
         started = self._clock()
 
@@ -125,10 +125,9 @@ class _Function:
 
 
 def load_planners(group: str = PLANNERS_GROUP) -> InstalledPlanners:
-    """Return the planners of all installed entry points; raises `Misconfigured` that names the one that is none.
+    """Return the planners of all installed entry points; raise `Misconfigured` for one that is none.
 
-    An entry is an async function `plan(request)`, an object with such a method, or a class of such objects that is
-    called without arguments.
+    An entry is an async function `plan(request)`, an object with such a method, or its class.
     """
     found: dict[str, OwnPlanner] = {}
     for entry in sorted(importlib.metadata.entry_points(group=group), key=lambda entry: entry.name):

@@ -101,14 +101,12 @@ class Providers:
         *,
         is_patient: bool = False,
     ) -> Completion:
-        """Send `request` once; raise an `ExecutionFailed` that says whether it may be sent again.
+        """Send `request` once; raise an `ExecutionFailed` that says whether it may be retried.
 
-        `key` is the API key of whoever asks, None for that of the settings. What streams goes to `live`, too. With
-        `is_patient` the reply may come from a slower and cheaper service tier, as the settings say.
-
-        A reply that breaks off is added to `spent`, also when the caller is cancelled; its connection is closed then.
-        A request of which the server refuses a part is sent again without that part, and what it took is remembered
-        for the model at this base URL. One that refuses an answer's schema is asked again in words.
+        `key` is the caller's API key, None for the settings'. Streamed text goes to `live`, too. With `is_patient`
+        the reply may come from a cheaper, slower service tier. A reply that breaks off is added to `spent`, also when
+        cancelled. If a server refuses a part of the request, it is sent again without that part, which is remembered
+        for the model at this base URL; a refused answer schema is repeated in words.
         """
         try:
             return await self._adapted(_Call(name, key, live, is_patient), request, spent)
@@ -121,9 +119,8 @@ class Providers:
     async def deferred(
         self, name: ModelName, request: ModelRequest, key: str | None, deferral: Deferral, job_id: str
     ) -> Completion | None:
-        """Return the reply that a provider's batch brought; None where this request cannot wait for one.
-
-        Raises `CallDeferred` while there is none, and `ProviderBatchFailed` where none will come.
+        """Return a batch's reply; None if it cannot wait. Raise `CallDeferred` before, `ProviderBatchFailed` without
+        one.
         """
         try:
             return await self._deferred(_Call(name, key, None), request, deferral, job_id)

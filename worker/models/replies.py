@@ -237,9 +237,8 @@ def check_is_whole(response: ModelResponse) -> None:
 def completion_of(
     response: ModelResponse, names: WireNames | None = None, request: ModelRequest | None = None
 ) -> Completion:
-    """Return a reply, with names as they were before they were put on the wire.
-
-    A call that is written as text is one where the `request` offered tools, or where the text has nothing else.
+    """Return a reply with planq's own names; calls written as text count if tools were offered or nothing else is
+    there.
     """
     texts = [part for part in response.parts if isinstance(part, TextPart)]
     read = [read_text(part.content) for part in texts]
@@ -300,10 +299,7 @@ def _own_call(call: ToolCallRequest, names: WireNames) -> ToolCallRequest:
 
 
 def _own_decision(text: str, names: WireNames, request: ModelRequest) -> str:
-    """Return a text with the plan in it, if there is one, under the names that tools and properties have themselves.
-
-    Where a name is another one, the plan alone is left of the text.
-    """
+    """Return a text whose plan, if any, has planq's own names; if a name changes, only the plan is left."""
     found = decision_in(text, _DECISIONS)
     if not isinstance(found, Mapping):
         return text

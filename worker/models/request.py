@@ -92,9 +92,8 @@ class ModelRequest:
         return form | {key: value for key, value in asked.items() if value is not None}
 
     def to_keep(self) -> dict[str, Any]:
-        """Return the form for the record of a call: of a further turn only what is new in it.
-
-        `earlier_messages` is the number of messages that stand in earlier records; of the tools it has the names.
+        """Return the form for a call's record: of a later turn only new messages, their number before, and tools'
+        names.
         """
         form = replace(self, messages=self.messages[self.known :]).to_json()
         if not self.known:
@@ -207,10 +206,10 @@ def guide_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
 def turn_request(
     ask: Ask, tools: Sequence[ToolDefinition], transcript: Sequence[ChatMessage], form: TurnForm
 ) -> ModelRequest:
-    """Return the request of a turn; `transcript` is what was done so far, after `ask.input`.
+    """Return the request of a turn; `transcript` is what was done after `ask.input`.
 
-    The last answer is asked for without any tool, and told what was done as data in a text: some providers refuse
-    tool calls in a conversation where none is offered. With the `tools` of the turns before it has another form, too.
+    The last answer has no tools, and its transcript is data in a text: some providers refuse tool calls in a
+    conversation without tools. With the earlier turns' `tools`, `as_turn` is set, too.
     """
     if form is TurnForm.ANSWER:
         last = _last_request(ask, transcript)
@@ -294,10 +293,7 @@ def _calls_in(call: ToolCallRequest) -> list[tuple[str, Any]]:
 
 
 def respond_request(ask: Ask, findings: Findings, max_chars: int) -> ModelRequest:
-    """Return the RESPOND stage's request; `plan_errors` win over `results`, for a refused plan has none.
-
-    Results that are longer than `max_chars` together are shortened, the longest ones first, and say so.
-    """
+    """Return the RESPOND request from `plan_errors` or `results`, the longest of which are cut to `max_chars`."""
     system, messages = _conversation(ask)
     shown = _findings_text(findings, max_chars)
     if shown is not None:

@@ -84,10 +84,7 @@ def resolved(root: Mapping[str, Any], pointer: Any) -> Any:
 
 
 def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema with each `$ref` replaced by what it refers to, and without definitions.
-
-    What cannot be replaced, as in a recursive schema, takes anything.
-    """
+    """Return a schema with each `$ref` inlined, and no definitions; a recursive one accepts anything."""
     left = _MAX_NODES
 
     def replaced(inner: Any, depth: int) -> Any:
@@ -110,10 +107,7 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat_root(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema whose top has no alternatives: OpenAI and Anthropic refuse them there.
-
-    The properties of all alternatives may be sent; what only one of them needs is not required.
-    """
+    """Merge the alternatives at a schema's top, which OpenAI and Anthropic refuse; optional unless all need it."""
     made = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf", "allOf", "not", "enum")}
     properties: dict[str, Any] = {}
     required = list(made.get("required") or ())
@@ -132,10 +126,7 @@ def flat_root(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_schema(schema: Any) -> dict[str, Any]:
-    """Return a schema with the keywords alone that every provider takes; expects one without references.
-
-    What it says by others is left out, or said by these where they can.
-    """
+    """Return a schema without references in the keywords that every provider takes, if they can express it."""
     if not isinstance(schema, Mapping):
         return {}
     made = _without_alternatives(_with_all_of(schema))

@@ -28,10 +28,7 @@ def needs_key(provider: Provider, *, has_url: bool) -> bool:
 
 
 def lacked(settings: ModelSettings, place: str, *, has_key: bool) -> ExecutionFailed | None:
-    """Return what this process lacks to call the models of a place, None for nothing.
-
-    `has_key` says that the tenant has a key of its own.
-    """
+    """Return what this process lacks to call a place's models, None if nothing; `has_key`: the tenant has its own."""
     provider, server = parse_place(place)
     if missing := missing_sdk(provider):
         return ModelRefused(missing)

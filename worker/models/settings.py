@@ -24,21 +24,16 @@ OpenAIApi = Literal["auto", "chat", "responses"]
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How models are reached.
+    """The settings of model calls; times are in seconds.
 
-    `base_urls` and `api_keys` are by `PROVIDER` or `PROVIDER@SERVER` (`ModelName.place`). An OpenAI-compatible server
-    may need no key. Times are in seconds. `request_timeout` bounds one attempt from its request to the end of its
-    reply, `first_token_timeout` the part before the reply begins; where `stream` is off a reply comes whole, and only
-    the former counts. `max_attempts` counts the first try; the wait before try n+1 is drawn between 0 and
-    `backoff_base * 2**(n-1)`, at most `backoff_cap`. A server's
-    `Retry-After` is obeyed up to `retry_after_cap`; one that asks for longer ends the call at once instead of holding
-    a worker.
-    `keep_exchanges` decides whether prompts and replies go into `ModelCall.exchange`. With `prompt_cache` the
-    repeated beginning of prompts is marked for the provider's prompt cache. `bulk_tier` is the service tier of bulk
-    jobs that set none: `auto` is `flex` at OpenAI's own address, `flex` the same at each server that is asked as
-    OpenAI. `record_path` appends every exchange to a cassette; `egress` makes the HTTP clients. `openai_api`,
-    `stream`, `bulk_tier`, `first_token_timeout` and `retry_after_cap` have no setting; `of_models` may hold another
-    time for the first token of a model.
+    `base_urls` and `api_keys` are by `PROVIDER` or `PROVIDER@SERVER` (`ModelName.place`). `request_timeout` bounds
+    one attempt from its request to the end of its reply, `first_token_timeout` the part before the reply begins, if
+    it streams. `max_attempts` includes the first; the wait before attempt n+1 is drawn between 0 and `backoff_base *
+    2**(n-1)`, at most `backoff_cap`. A server's `Retry-After` is obeyed up to `retry_after_cap`; a longer one ends
+    the call. `keep_exchanges` stores prompts and replies in `ModelCall.exchange`. `prompt_cache` marks the repeated
+    beginning of prompts for the provider's cache. `bulk_tier` is the service tier of bulk jobs without one: `auto` is
+    `flex` at OpenAI's own address, `flex` the same at every OpenAI-compatible server. `record_path` is a cassette to
+    append exchanges to.
     """
 
     default_model: str = OFFLINE

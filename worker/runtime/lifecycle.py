@@ -162,10 +162,7 @@ class Lifecycle:
         self._objects = open_objects(settings.payloads)
 
     def start(self) -> None:
-        """Open the database, register the worker, publish its tools, start heartbeats and sweeps.
-
-        Returns once the worker is registered, so that no claim is made without a lease. Raises `DatabaseUnavailable`.
-        """
+        """Register the worker, publish its tools, start heartbeats and sweeps; return with a lease, or raise."""
         self._thread.start()
         self._opened.result()
 
@@ -377,9 +374,8 @@ class Lifecycle:
             await self._reconciler.compare()
 
     async def _stop_processes(self, processes: PreforkProcesses) -> None:
-        """When the worker stops: kill after the drain time what still runs, and hand back its work.
-
-        Celery itself would wait for its processes without a limit.
+        """When the worker stops, kill what outlasts the drain time and hand back its work; Celery would wait for
+        ever.
         """
         await self._winding_down.wait()
         await asyncio.sleep(self._settings.drain_seconds)

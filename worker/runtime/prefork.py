@@ -31,10 +31,7 @@ _STOP_SECONDS = 0.2
 
 @dataclass(slots=True)
 class _Process:
-    """What one process does: it claims `ref`, or runs `attempt` since `begun_at`, or is idle.
-
-    `is_acting`: it calls a write. `is_void`: the job that it claims was cancelled meanwhile.
-    """
+    """One process: it claims `ref` (`is_void`: of a cancelled job), runs `attempt`, or is idle."""
 
     ref: StepRef | None = None
     attempt: Attempt | None = None
@@ -168,10 +165,7 @@ class PreforkProcesses:
     # The end of processes ------------------------------------------------------------------------------------------
 
     def died(self, pid: int) -> Attempt | None:
-        """Note that a process has died; return its attempt, None if it was idle.
-
-        If the database is away now, the next comparisons find the attempt: it `was_called`.
-        """
+        """Note that a process has died and return its attempt; without a database a later comparison finds it."""
         self._drain()
         self._replace()
         return self._lose(pid)

@@ -119,10 +119,7 @@ class Reconciler:
         self._kept: Mapping[tuple[str, ...], int] = {}
 
     async def beat(self, lag: timedelta) -> Standing | None:
-        """Renew the lease, then compare; None, and nothing compared, when the worker's row is gone.
-
-        Raises `DatabaseUnavailable`.
-        """
+        """Renew the lease, then compare; None without comparison if the worker's row is gone."""
         asked = self._lease.clock()
         standing = await self.tell(lag)
         if standing is not None:
@@ -130,11 +127,7 @@ class Reconciler:
         return standing
 
     async def tell(self, lag: timedelta) -> Standing | None:
-        """Renew the lease and report the counters; return None if the worker's row is gone.
-
-        The row stores the reported counters, so a new row gets only what was counted since. Raises
-        `DatabaseUnavailable`.
-        """
+        """Renew the lease and report what was counted since the row exists; None if the worker's row is gone."""
         in_flight = len(self._here.attempts())  # first: this also reads the counters of processes
         counts = {**self._counts(), _LATE: self._here.late_outcomes}
         told, self._told = self._told, counts
@@ -178,10 +171,7 @@ class Reconciler:
         self._here.keep_abandoned(set(held))
 
     async def hand_back_all(self) -> bool:
-        """Hand back everything that this worker owns, because nothing runs here any more.
-
-        Return False if a thread still runs an unsafe call: that attempt stays, for only the process's end stops it.
-        """
+        """Hand back all work, because nothing runs here; False if a thread still runs an unsafe call, which stays."""
         is_all = True
         for item in await self._registry.held(self._worker_id):
             if item.effect is Effect.UNSAFE and item.attempt in self._here.acting:

@@ -43,10 +43,7 @@ class Turns:
         return pace * self._count
 
     def until_next(self, pace: float) -> float:
-        """Return the seconds until this worker's next turn.
-
-        At least half a pace: where a timer ended before its turn by this clock, that turn does not come twice.
-        """
+        """Return the seconds to this worker's next turn, at least half a pace, so that none comes twice."""
         cycle, least = self.cycle(pace), pace / 2
         return least + (self._place * pace - self._clock() - least) % cycle
 

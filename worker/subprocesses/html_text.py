@@ -31,10 +31,7 @@ def read_page(body: bytes, charset: str | None) -> list[str]:
 
 
 def flattened(text: str) -> str:
-    """Return a page with a line break for every tag that lies deeper than what is kept of its depth.
-
-    A tag without an end counts as open. That does no harm: to a reader's text any tag is a line break.
-    """
+    """Return a page in which too deeply nested tags are line breaks, which a reader's text treats the same."""
     depth = 0
 
     def shallow(tag: re.Match[str]) -> str:

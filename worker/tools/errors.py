@@ -60,10 +60,7 @@ class ToolError(ToolFailed):
 
 
 def as_execution_failed(error: BaseException, tool_name: str) -> ExecutionFailed:
-    """Return the failure that stands for `error`, which the code of `tool_name` raised; ours pass unchanged.
-
-    A group of exceptions that holds a single one is read as that one.
-    """
+    """Return `error` of a tool as our failure; ours pass unchanged, a group of one is read as that one."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     if isinstance(error, ExecutionFailed):

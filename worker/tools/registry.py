@@ -67,10 +67,7 @@ class Registry:
         return tool is not None and tool.definition.effect is not Effect.PURE
 
     async def open_resources(self, pool: Pool) -> None:
-        """Open the resources of a pool's tools, all at once.
-
-        A failure is logged, and calls retry it; a slow one continues in the background.
-        """
+        """Open a pool's resources at once; failures are logged and retried by calls."""
         tools = [tool for tool in self._tools.values() if isinstance(tool, FunctionTool)]
         kinds = {kind for tool in tools if tool.definition.pool == pool for kind in tool.needs}
         with suppress(TimeoutError):
@@ -78,10 +75,7 @@ class Registry:
                 await asyncio.gather(*(self.resources.get([kind]) for kind in kinds), return_exceptions=True)
 
     def extend(self, tools: Iterable[Tool]) -> None:
-        """Add tools, all or none; the same object a second time is ignored.
-
-        Raises `Misconfigured` naming both places on a clash, and the place of an invalid or reserved name or schema.
-        """
+        """Add tools, all or none, each object once; raise `Misconfigured` for a clash, or a bad name or schema."""
         self._tools = self._grown(tools, check_definition)
 
     def reserve(self, tools: Iterable[Tool]) -> None:
@@ -286,10 +280,7 @@ def _resolve(reference: str, place: str) -> Any:
 
 
 def check_definition(definition: ToolDefinition, place: str, *, is_trusted: bool = True) -> None:
-    """Raise `Misconfigured` naming `place` when a name or a schema of `definition` cannot be registered.
-
-    Patterns of those who are not trusted must be such as are matched in linear time.
-    """
+    """Raise `Misconfigured` for an invalid name or schema, or an untrusted pattern that is not linear."""
     name = definition.name
     if RESERVED_NAME.search(name):
         raise Misconfigured(f"{place}: the tool name {name!r} is reserved for planq; choose another")
@@ -339,10 +330,8 @@ class _ToolsFile(BaseModel):
 
 
 def read_tools_file(path: Path) -> list[FunctionOptions]:
-    """Return the entries of the file in order.
-
-    Raises `Misconfigured` naming the file, and the key or line, when it is unreadable, is no YAML, has an unknown or
-    wrong key, or lists one function twice.
+    """Return the file's entries; raise `Misconfigured` with the key or line for anything else, or a repeated
+    function.
     """
     try:
         content: Any = load_yaml(path.read_text(encoding="utf-8"))

@@ -131,9 +131,8 @@ class Resources:
             return False
 
     async def get(self, kinds: Iterable[Any]) -> Mapping[Any, Any]:
-        """Return these resources by type, each opened once, now if needed.
-
-        Raises `Unreached` for one that cannot be opened; the next call retries.
+        """Return resources by type, each opened once; raise `Unreached` for one that cannot be opened, which is
+        retried.
         """
         return {kind: await self._get(kind) for kind in kinds}
 

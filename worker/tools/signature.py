@@ -146,10 +146,7 @@ class Output:
 
 
 def read_inputs(function: Callable[..., Any], place: str, resources: Container[Any] = ()) -> Inputs:
-    """Return the inputs of `function`; `Misconfigured` naming `place` where a parameter cannot be described.
-
-    `resources` are the types of which there are some.
-    """
+    """Return the inputs of `function`; `resources` are injected types. Raise `Misconfigured` otherwise."""
     hints = _hints(function, place)
     fields: dict[str, Any] = {}
     names: dict[str, str] = {}

@@ -21,9 +21,8 @@ from planq.shared.platform.errors import Transient
 
 
 class ToolThreads:
-    """The threads of one registry: at most `running` calls at a time per event loop; further calls wait.
-
-    The parameter `alive` bounds all threads, including abandoned ones; the attribute counts them.
+    """The threads of a registry: `running` calls at a time per loop, others wait; `alive` bounds and counts all
+    threads.
     """
 
     def __init__(self, running: int = 32, alive: int = 128) -> None:

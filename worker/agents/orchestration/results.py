@@ -35,10 +35,7 @@ from planq.shared.agentic.orchestration.plan import MergeStrategy, StepType
 
 
 class Status(StrEnum):
-    """The published status of a step or an agent; `partial` is a group's alone.
-
-    An agent that was not needed any more, or never begun, is skipped.
-    """
+    """The published status of a step or an agent: groups may be `partial`, agents not needed are `skipped`."""
 
     SUCCESS = "success"
     FAILED = "failed"
@@ -110,10 +107,7 @@ def merge(strategy: MergeStrategy, agents: Sequence[AgentResult]) -> Any:
 
 
 def group_bindings(strategy: MergeStrategy, agents: Sequence[AgentResult], group_key: str = "") -> dict[str, Any]:
-    """Return the bindings that a group adds; precondition: the group did not fail.
-
-    Agents without a key or an output add nothing; the group's own key is set even to an empty object.
-    """
+    """Return the bindings of a group that did not fail; its own key is set even to an empty object."""
     counted = agents
     if strategy is MergeStrategy.FIRST_SUCCESS:
         winner = first_success(agents)
@@ -159,19 +153,15 @@ def render_output(
 
 
 def unbegun_output(error: Any, steps: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Return the output of an orchestration of which no step was begun (case oe-094).
-
-    `steps` are those of its frame where there is one: they are skipped.
+    """Return the output of an orchestration before its first step: all `steps` of its frame are skipped (case
+    oe-094).
     """
     unreached = [StepOutcome(was_begun=False, succeeded=False)] * len(steps)
     return render_orchestration({"bindings": {}, "steps": steps}, unreached, error)
 
 
 def as_written(error: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an error of a compiled plan in the words of its author: `result.KEY` in the place of a reference.
-
-    `steps` are those of the frame.
-    """
+    """Return a compiled plan's error in its author's words, with `result.KEY` for a reference to a frame's step."""
     return {**error, "message": _COMPILED.sub(lambda found: _author_name(found, steps), str(error["message"]))}
 
 

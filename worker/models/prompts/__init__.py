@@ -25,10 +25,8 @@ def _template(name: str) -> str:
 
 
 def render_prompt(name: str, **values: str) -> str:
-    """Return prompt `name` with every placeholder filled.
-
-    Raises `KeyError` when the file has a placeholder that `values` lacks, and `FileNotFoundError` for no such prompt:
-    both are defects of planq.
+    """Return prompt `name` with every placeholder filled; raise `KeyError` or `FileNotFoundError` for planq's
+    defects.
     """
     return _PLACEHOLDER.sub(lambda match: values[match.group(1)], _template(name))
 

@@ -96,10 +96,7 @@ class CallOrder:
 
 
 def read_arguments(raw: Any) -> Mapping[str, Any] | str:
-    """Return the arguments of a call as an object, or the text of what is none.
-
-    Servers send an object, its JSON, JSON of that text, nothing, null, or an empty object before the real one.
-    """
+    """Return arguments as an object, invalid ones as text; servers send objects, JSON, JSON of JSON, or repeats."""
     text = argument_text(raw)
     value = decoded(text)
     if isinstance(value, str) and value is not text:
@@ -171,10 +168,7 @@ _NAMED = (
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """A name or key, the first group of `opening`, and what follows it up to `closing`.
-
-    Searched for one after the other, as one pattern of both reads on to the end of a text from each opening.
-    """
+    """A name (first group of `opening`) and its text up to `closing`; one pattern for both would be quadratic."""
 
     opening: re.Pattern[str]
     closing: re.Pattern[str]
@@ -280,10 +274,7 @@ def _value(text: str) -> Any:
 
 
 def _objects(text: str, *, is_whole: bool = False) -> list[ToolCallRequest]:
-    """Return the calls that a text holds as JSON objects, one after another or in a list.
-
-    With `is_whole` a text that has anything else behind them has none.
-    """
+    """Return calls written as JSON objects, one after another or in a list; `is_whole`: nothing may follow them."""
     at = 0
     calls: list[ToolCallRequest] = []
     while True:
@@ -326,10 +317,7 @@ def _call_of(value: Any) -> ToolCallRequest | None:
 
 
 def unmarked_calls(text: str, known: Callable[[str], bool]) -> list[ToolCallRequest]:
-    """Return the calls that a text ends with as JSON, fenced or as its whole.
-
-    Only names of tools that are `known` make an object of JSON a call: any other object is an answer.
-    """
+    """Return the JSON calls of `known` tools at a text's end, fenced or as the whole; other objects are an answer."""
     if len(text) > MAX_CALL_CHARS or "{" not in text:
         return []
     calls = _objects(_last_fenced(text) or text, is_whole=True)

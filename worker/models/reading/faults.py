@@ -26,10 +26,7 @@ class Fault:
 
 
 def fault_in(fields: Mapping[str, Any], *, has_choice: bool) -> Fault | None:
-    """Return the fault that the fields of a reply, or of a piece of it, report; None where they report none.
-
-    `fields` are those that no reply has. Beside a choice only an error by name is a fault.
-    """
+    """Return the fault in the extra `fields` of a reply, None if none; next to a choice only a named error."""
     told = next((fields[name] for name in _FAULTS if fields.get(name)), None)
     if told is None and (has_choice or not any(fields.get(name) for name in ("message", "msg", "detail"))):
         return None

@@ -87,10 +87,7 @@ _BETWEEN = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """A part that has begun and not ended; `opening` is its mark, `end` finds where it ends.
-
-    One that is not `is_certain` is the answer after all where its end never comes.
-    """
+    """An unfinished part: its mark `opening`, its `end`; if not `is_certain` it may still be the answer."""
 
     kind: Kind
     opening: str
@@ -294,10 +291,7 @@ def _held(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """A whole text; `calls` are the calls that it holds as text, with their marks.
-
-    `with_calls` is the answer with them in it.
-    """
+    """A whole text; `calls` are those written in it, with their marks, and `with_calls` the answer including them."""
 
     answer: str
     with_calls: str

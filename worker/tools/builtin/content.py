@@ -69,10 +69,7 @@ def is_text(kind: str, head: bytes) -> bool:
 
 
 def read_document(body: bytes, kind: str, charset: str | None) -> FetchedDocument:
-    """Return the readable form of a body that `is_text` and is no HTML.
-
-    It has no NUL characters, which PostgreSQL does not store. HTML is read by `worker/subprocesses/html_text.py`.
-    """
+    """Return a text body (HTML: `subprocesses/html_text.py`) without NUL, which PostgreSQL does not store."""
     text = _decode(body, charset)
     if _is_json(kind):
         try:

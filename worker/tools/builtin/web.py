@@ -145,10 +145,7 @@ class SearchService:
 
 
 def read_web_access(engine: str, url: str, key: str) -> WebSearch | None:
-    """Return the access that the settings describe, None when they name no service.
-
-    Raises `Misconfigured` naming the setting that is missing or wrong.
-    """
+    """Return the configured service, None if there is none; raise `Misconfigured` with the wrong setting."""
     if not engine:
         return None
     known = _SERVICES.get(engine)

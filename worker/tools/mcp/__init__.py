@@ -21,13 +21,11 @@ __all__ = ["McpToolbox", "connect_mcp"]
 async def connect_mcp(
     path: Path | None, on_change: OnChange | None = None, egress: Egress | None = None
 ) -> McpToolbox:
-    """Connect to every server of the file and return their tools; an empty toolbox when `path` is None.
+    """Connect to every server of the file; return an empty toolbox without `path`.
 
-    Must be awaited in the event loop that will call the tools. A server that cannot be reached is logged and tried
-    again in the background. Whenever a server lists tools that differ, `on_change(source, tools)` is called in the
-    loop with all its tools, where `source` is their definitions' (`mcp:<server>`). A tool that cannot be offered is
-    left out, and named by `McpToolbox.left_out`. Raises `Misconfigured` when the file is wrong, or a server marked
-    `"planq": {"required": true}` cannot be reached.
+    Await it in the event loop that calls the tools. An unreachable server is logged and retried. Whenever a server's
+    list differs, `on_change(source, tools)` is called with all its tools, where `source` is `mcp:<server>`. Raises
+    `Misconfigured` for a wrong file or an unreachable server with `"planq": {"required": true}`.
     """
     servers = read_mcp_file(path) if path is not None else []
     toolbox = McpToolbox(servers, on_change, egress)

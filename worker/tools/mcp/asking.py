@@ -50,10 +50,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a server needs to know: the parameters of its questions by its keys, and its state.
-
-    `calls_anew`: it takes no answers. Once people have done what it asks, the call is made again as it was.
-    """
+    """A server's questions by its keys, and its state; `calls_anew`: repeat the call once people have done it."""
 
     requests: Mapping[str, Mapping[str, Any]]
     state: str | None = None
@@ -95,20 +92,14 @@ class Conversation:
         self._known = [(requests[key], ordinal) for key, ordinal in answered.items() if not _is_url(requests[key])]
 
     def put(self, need: Need) -> Resumption | None:
-        """Ask people what a server needs to know; raises `AskingPerson`, or `ToolError` where that may not be asked.
-
-        Returns at once where every answer is known already.
-        """
+        """Ask people, or return if all is known; raise `AskingPerson`, or `ToolError` for a forbidden question."""
         self._check(need)
         known, self._known = self._known, []
         answered = {key: one for key, request in need.requests.items() for asked, one in known if asked == request}
         return self._complete(need, answered)
 
     def said_in_the_middle(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the answer to what a server asks while the call runs, as the protocol did before 2026-07-28.
-
-        Raises as `put` does. The call has to be made again then, so this is for tools that may be repeated.
-        """
+        """Answer a question within a call (before protocol 2026-07-28); raise as `put`, and repeat the call."""
         for number, answer in enumerate(self._given):
             if isinstance(answer.state, Mapping) and answer.state.get("in_the_middle") == params:
                 del self._given[number]

@@ -35,20 +35,15 @@ _HTTP_TYPES = frozenset({"http", "streamable-http", "streamable_http", "streamab
 
 
 class PlanqOptions(BaseModel):
-    """What planq adds to a server's entry.
+    """planq's options of a server.
 
-    `required`: the worker does not start without this server. `timeout_seconds`: of each call of its tools.
-    `longest_seconds`: of those calls that report progress, whose `timeout_seconds` run anew from each report.
-    `away_seconds`: how long a call that could not be sent waits for the server to come back, and at most half of its
-    time.
-    `max_answer_bytes`: of one answer of the server; a larger one fails its call.
-    `asks_in_calls`: its tools ask people while a call runs (`ctx.elicit` of the SDK). planq then speaks the protocol
-    of 2025-11-25 with it, because the later one has no way for that.
-    `secret_forms`: its forms may ask for secrets. They are sealed, and erased once the step has ended.
-    `recovery`: what becomes of calls of its unsafe tools that were cut off; the others are simply called again.
-    `user_scoped`: parameters of its tools that nobody chooses. Its calls name in headers whom they are made for.
-    `repeatable`: its tools, by the names that it gives them, that a model may rightly call again and again.
-    `prices_usd`: what each call of a tool costs, by the name that it gives it; `*` stands for all others.
+    `required`: the worker does not start without it. `timeout_seconds`: of each call. `longest_seconds`: of calls
+    that report progress, each of which restarts `timeout_seconds`. `away_seconds`: how long an unsent call waits for
+    the server, at most half its time. `max_answer_bytes`: a larger answer fails its call. `asks_in_calls`: its tools
+    ask people during a call (`ctx.elicit`), which needs the protocol of 2025-11-25. `secret_forms`: its forms may ask
+    for secrets, which are sealed, and erased when the step ends. `recovery`: of cut-off calls of unsafe tools; others
+    are repeated. `user_scoped`: parameters that planq fills in, and headers that name the user. `repeatable`: its
+    tools that a model may call many times. `prices_usd`: of each call by the tool's own name; `*` for all others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

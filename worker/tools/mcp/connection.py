@@ -1,9 +1,8 @@
-"""One MCP server: a task that holds the connection, and calls that wait for it.
+"""One MCP server: a task that owns the connection, and calls that wait for it.
 
 The SDK's cancel scopes must be left in the task that entered them, so one task opens, holds and closes the
-connection; calls run in their callers' tasks. When the connection ends, calls in flight fail as passing faults (the
-engine decides by effect class what may be repeated), and the task connects again: at once or after a growing pause,
-and without waiting for its end when a call asks for it. Imported only when a server is configured.
+connection. When it ends, calls in flight fail as transient (the engine decides by effect class what to repeat), and
+the task reconnects, at once or after a growing pause, which a call ends. Imported only if a server is configured.
 """
 
 from __future__ import annotations
@@ -132,16 +131,12 @@ class ServerConnection:
         headers: Mapping[str, str] | None = None,
         progressed: ProgressFnT | None = None,
     ) -> dict[str, Any] | Need:
-        """Call a tool once, or let a call go on; return the JSON form of its `CallToolResult`, or what it needs.
+        """Call a tool, or continue a call; return the JSON form of its `CallToolResult`, or what it needs.
 
-        `headers` go with the call: over HTTP as such, and with every server in the call's `_meta`.
-
-        `progressed` hears how far the server says that the call has come, of what in all, and a message.
-
-        `says` answers what the server asks while the call runs; without it, such a question is declined.
-        Cancelling tells the server to stop. Raises `ExecutionFailed` subclasses: `Unreached` when nothing was sent
-        for as long as a server may be away, `Transient` when the connection ended before the answer came;
-        `StateForgotten`; and what `says` raises.
+        `headers` are sent over HTTP, and in the call's `_meta`. `progressed` gets progress, total and message. `says`
+        answers questions during the call; without it they are declined. Cancelling notifies the server. Raises
+        `Unreached` if nothing was sent while the server was away, `Transient` if the connection ended before the
+        answer, other `ExecutionFailed`, `StateForgotten`, and errors of `says`.
         """
         options, loop = self.server.planq, asyncio.get_running_loop()
         until = loop.time() + min(options.away_seconds, options.timeout_seconds / 2)
@@ -266,10 +261,10 @@ class ServerConnection:
     async def _elicited(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer what a server asks while a call runs: declined, unless the only call that runs may be repeated.
+        """Answer a question during a call (protocols before 2026-07-28): declined, unless the only call is
+        repeatable.
 
-        Servers of the protocol before 2026-07-28 do that. The question would be lost with this process, and it does
-        not say which call it belongs to.
+        It does not say which call it belongs to, and would be lost with this process.
         """
         running = next(iter(self._running)) if len(self._running) == 1 else None
         if running is None or running.says is None:
@@ -433,10 +428,7 @@ async def _unless_broken(
 
 
 async def _left_to_the_engine(name: str, result: types.CallToolResult) -> None:
-    """Stand in for the SDK's own check of an output against its schema, before ours.
-
-    It matches patterns, which a server may choose as it likes, with Python's engine on this very loop.
-    """
+    """Replace the SDK's schema check, which runs a server's patterns with Python's engine on this loop, by ours."""
 
 
 async def _list_tools(client: Client, reading: Reading) -> Listing:

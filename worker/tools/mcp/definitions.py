@@ -45,11 +45,10 @@ def registry_name(server: str, tool: str) -> str:
 
 
 def registry_names(server: str, tools: Collection[str], servers: Collection[str]) -> dict[str, str]:
-    """Return the registry name of each of a server's tools, so that no two tools of any server share one.
+    """Return unique registry names of a server's tools, independent of what other servers list.
 
-    A name belongs to the server of `servers` with the longest prefix that it begins with. A tool whose plain name
-    belongs to another server, or to another tool of its own, gets eight digits of its name's hash after the prefix.
-    So the name of a tool depends on the configuration and on its own server, and never on what others list.
+    A name belongs to the server of `servers` with the longest matching prefix. If a plain name belongs to another
+    server, or to two tools, eight digits of its hash are inserted after the prefix.
     """
     prefix = name_prefix(server)
     longer = [one for one in map(name_prefix, servers) if one.startswith(prefix) and one != prefix]
@@ -134,14 +133,12 @@ class McpAnswer:
 def answer_of(
     name: str, declared: Mapping[str, Any] | None, result: Mapping[str, Any], artifact_id: str
 ) -> McpAnswer:
-    """Return what a call came to, from the JSON form of its `CallToolResult`.
+    """Return the answer of a call from the JSON form of its `CallToolResult`.
 
-    Structured content is the output, unaltered (a value that is no object stands under `result`); what the server
-    said beside it, unless that repeats it, is the `content`, and is kept where that does not hold all of it. Without
-    structured content the texts are the output, and under `content` it states whatever else there is. Images, sounds
-    and other bytes are `files`: what stands in their place says what they are, and the `artifact_id` of each.
-    Raises `ToolError` when the result says `isError`, and `InvalidOutput` when a tool that declares an output schema
-    gives no structured content.
+    Structured content is the output, unchanged (a non-object under `result`); other text of the server is the
+    `content`, and is stored if that is not all. Without structured content the texts are the output, and `content`
+    lists the rest. Images, sounds and other bytes are `files`, each described with its `artifact_id`. Raises
+    `ToolError` for `isError`, `InvalidOutput` if declared structured content is missing.
     """
     outcome = tool_outcome(name, result, declares_output=declared is not None)
     if outcome.error is not None:

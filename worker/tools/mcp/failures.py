@@ -55,10 +55,7 @@ def has_forgotten(error: Exception) -> bool:
 
 
 def call_failure(error: Exception, server: str, tool: str, refusal: Sequence[int]) -> ExecutionFailed:
-    """Return the failure that an exception of `Client.call_tool` stands for.
-
-    `refusal` holds the HTTP status with which the call was refused, if it was, or `NOT_SENT`.
-    """
+    """Return an error of `Client.call_tool` as ours; `refusal` has the HTTP status of the call, or `NOT_SENT`."""
     what = f"MCP server {server!r}, tool {tool!r}"
     if refusal and refusal[-1] == NOT_SENT:
         return Unreached(f"{what}: no connection could be opened ({quoted(error)})")

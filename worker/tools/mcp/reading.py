@@ -90,10 +90,7 @@ class Reading:
             await asyncio.sleep(-self._allowance / UNASKED_BYTES_PER_SECOND)
 
     def read_line(self, line: bytes) -> SessionMessage | None:
-        """Return the message of a line of a stdio server; None for what is none.
-
-        A line that the SDK cannot read, and that answers an open request, comes back as that request's error.
-        """
+        """Return the message of a line, None for noise; an unreadable answer becomes its request's error."""
         if not line.strip():
             return None
         if has_too_many_parts(line):

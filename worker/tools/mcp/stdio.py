@@ -35,10 +35,7 @@ Sent = MemoryObjectSendStream[SessionMessage | Exception]
 
 @asynccontextmanager
 async def stdio_transport(server: McpServer, reading: Reading) -> AsyncIterator[TransportStreams]:
-    """Start the server's process and exchange messages with it; the process has ended when the context has.
-
-    Raises OSError or ValueError when it cannot be started.
-    """
+    """Start the server's process and exchange messages until the context ends it; raise OSError or ValueError."""
     assert server.command is not None
     process = await anyio.open_process(
         [server.command, *server.args],

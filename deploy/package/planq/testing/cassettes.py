@@ -19,15 +19,11 @@ from planq.worker.models.gateway import ModelGateway
 
 
 class Cassette:
-    """Replies as a model did when it was recorded; records it under `planq record`.
-
-    `asked` is what it was asked, and what it was shown: tools, results, or messages.
-    """
+    """Replies as a recorded model; records under `planq record`. `asked` has each question and what was shown."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        """Use the file `path`, or without one the file of `planq record` or `planq replay`.
-
-        Raises `Misconfigured` if there is none of them, and if the file cannot be written while it is recorded.
+        """Use the file `path`, or that of `planq record` or `planq replay`; raise `Misconfigured` without a usable
+        one.
         """
         settings = load_settings()
         model = settings.model

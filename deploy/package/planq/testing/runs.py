@@ -57,10 +57,7 @@ _SLOTS = 300
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a job came to, as `GET /jobs/{id}` has it; of `events` the kind and the data, in their order.
-
-    `questions` is what was asked. Where a question found no answer, the job is `input_required`.
-    """
+    """A job's result, as `GET /jobs/{id}` returns it, its events (kind, data), and the `questions` that it asked."""
 
     status: str
     outcome: str | None
@@ -118,9 +115,8 @@ def run_job(
     loop: Mapping[str, Any] | None = None,
     **around: Unpack[Surroundings],
 ) -> Run:
-    """Run a request that the model plans, to its end; else as `run_plan`.
-
-    Raises `AssertionError` where a `Cassette` has no recording of a request.
+    """Run a request that the model plans, otherwise as `run_plan`; `AssertionError` if a `Cassette` lacks a
+    recording.
     """
     block = None if loop is None else parse_block(loop).to_json()
     return _run(around, _registry(around), input=input, strategy=Strategy(strategy), loop=block)

@@ -177,10 +177,7 @@ def _holds_step(here: Neighbourhood, attempt: int, *statuses: StepStatus) -> boo
 
 
 def _close(job: JobView, closed: int, *, failed: int = 0) -> tuple[JobView, tuple[Effect, ...]]:
-    """Count steps off; the last one opens the stage after the round, or ends the job where there is none.
-
-    What is recorded is no failure of the job.
-    """
+    """Count ended steps; the last one opens the next stage or ends the job. Recorded failures do not fail the job."""
     left = job.open_steps - closed
     counted = 0 if job.on_failure is OnFailure.RECORD else failed
     job = replace(job, open_steps=left, failed_steps=job.failed_steps + counted)
@@ -332,10 +329,7 @@ def _step_released(here: Neighbourhood, event: StepReleased, now: datetime) -> R
 
 
 def _given_back(here: Neighbourhood, step: StepView, now: datetime) -> Result:
-    """Make a step ready again, unless an earlier one has failed for good: nothing later begins then.
-
-    One that has joined has begun.
-    """
+    """Make a step ready again, unless an earlier one has failed for good and this one has not joined."""
     if here.job.halt_index is not None and step.index > here.job.halt_index and not step.joined:
         job, effects = _close(here.job, 1)
         step = replace(step, status=StepStatus.SKIPPED)

@@ -133,10 +133,7 @@ class StepSucceeded(OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """The attempt failed; with `retry_at` the step is ready again from then on, without it it has failed for good.
-
-    One that has joined only gathers again, unless it is to delegate `anew`.
-    """
+    """The attempt failed, for good without `retry_at`; a joined step gathers again unless it delegates `anew`."""
 
     attempt: int
     retry_at: datetime | None = None
@@ -145,10 +142,7 @@ class StepFailed:
 
 @dataclass(frozen=True, slots=True)
 class StepLost:
-    """The worker of the attempt was lost in company, and the step may be tried again: as `StepFailed`.
-
-    Where the attempt before was lost, too (`again`), that is in quarantine.
-    """
+    """The attempt's worker was lost with others: retried as `StepFailed`, in quarantine if it happened `again`."""
 
     attempt: int
     retry_at: datetime
@@ -301,10 +295,7 @@ class SkipNeeding:
 
 @dataclass(frozen=True, slots=True)
 class ExpireUnfinished:
-    """Fail every ready, running or waiting step, so that the answer tells of it, and skip the pending ones.
-
-    Their child jobs are cancelled.
-    """
+    """Fail every ready, running or waiting step with its child jobs, and skip the pending ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +329,7 @@ class DispatchReady:
 
 @dataclass(frozen=True, slots=True)
 class ReopenUnfinished:
-    """Give every step without success a fresh start: ready, or pending for those it waits for; dispatch the ready.
-
-    Where failures are recorded, only those that were cancelled.
-    """
+    """Restart every step without success, where failures are recorded only cancelled ones; dispatch the ready."""
 
 
 @dataclass(frozen=True, slots=True)
