@@ -8,68 +8,47 @@ from typing import Any
 from planq.shared.agentic.agents.chaining import stored_chained_result
 from planq.shared.kernel.children import ChildOutcome
 from planq.shared.kernel.states import JobStatus
-from planq.shared.platform.errors import (
-    AGENT_TIMEOUTS,
-    BudgetExceeded,
-    Cancelled,
-    ContextExceeded,
-    DepthExceeded,
-    ErrorRecord,
-    ExecutionFailed,
-    InternalFault,
-    InvalidArguments,
-    InvalidOutput,
-    ModelRefused,
-    OutcomeUnknown,
-    PolicyDenied,
-    RateLimited,
-    TimedOut,
-    ToolFailed,
-    Transient,
-    UnknownAgent,
-    UnknownTool,
-    WorkerLost,
-    capped,
-)
+from planq.shared.platform import errors
+from planq.shared.platform.errors import AGENT_TIMEOUTS, ErrorRecord, ExecutionFailed, capped
 from planq.worker.agents.orchestration.results import AgentResult, Status
 
-FAULTS = frozenset({InternalFault.code, WorkerLost.code, OutcomeUnknown.code})
+FAULTS = frozenset({errors.InternalFault.code, errors.WorkerLost.code, errors.OutcomeUnknown.code})
 """Codes of faults that no agent is to blame for."""
 
 _CLASSES: Mapping[str, type[ExecutionFailed]] = {
-    **dict.fromkeys(AGENT_TIMEOUTS, TimedOut),
+    **dict.fromkeys(AGENT_TIMEOUTS, errors.TimedOut),
     **{
         kind.code: kind
         for kind in (
-            BudgetExceeded,
-            Cancelled,
-            ContextExceeded,
-            DepthExceeded,
-            InternalFault,
-            InvalidArguments,
-            InvalidOutput,
-            ModelRefused,
-            OutcomeUnknown,
-            PolicyDenied,
-            RateLimited,
-            Transient,
-            UnknownAgent,
-            UnknownTool,
-            WorkerLost,
+            errors.BudgetExceeded,
+            errors.Cancelled,
+            errors.ContextExceeded,
+            errors.DepthExceeded,
+            errors.InternalFault,
+            errors.InvalidArguments,
+            errors.InvalidOutput,
+            errors.ModelRefused,
+            errors.OutcomeUnknown,
+            errors.PolicyDenied,
+            errors.RateLimited,
+            errors.Transient,
+            errors.UnknownAgent,
+            errors.UnknownTool,
+            errors.WorkerLost,
         )
     },
-    "invalid_request": InvalidArguments,
+    "invalid_request": errors.InvalidArguments,
 }
 
 _PUBLISHED_CODES: Mapping[str, str] = {
     **dict.fromkeys(AGENT_TIMEOUTS, "DeadlineExceeded"),
-    UnknownAgent.code: "NotFound",
+    errors.UnknownAgent.code: "NotFound",
     "invalid_request": "InvalidArgument",
-    InvalidArguments.code: "InvalidArgument",
-    PolicyDenied.code: "PermissionDenied",
-    DepthExceeded.code: "PermissionDenied",
-    BudgetExceeded.code: "ResourceExhausted",
-    Cancelled.code: "Canceled",
+    errors.InvalidArguments.code: "InvalidArgument",
+    errors.PolicyDenied.code: "PermissionDenied",
+    errors.DepthExceeded.code: "PermissionDenied",
+    errors.BudgetExceeded.code: "ResourceExhausted",
+    errors.Cancelled.code: "Canceled",
 }
 
 
@@ -93,11 +72,11 @@ def error_of(child: ChildOutcome) -> dict[str, Any] | None:
     if child.error is not None:
         return shown_error(child.error)
     message = "cancelled before its end" if child.status.is_terminal else "not needed any more"
-    return {"code": Cancelled.code, "message": message}
+    return {"code": errors.Cancelled.code, "message": message}
 
 
 def shown_error(error: ErrorRecord) -> dict[str, Any]:
-    return {"code": TimedOut.code if error.code in AGENT_TIMEOUTS else error.code, "message": error.message}
+    return {"code": errors.TimedOut.code if error.code in AGENT_TIMEOUTS else error.code, "message": error.message}
 
 
 def agent_result(child: ChildOutcome, result_key: str = "") -> AgentResult:
@@ -116,9 +95,9 @@ def agent_result(child: ChildOutcome, result_key: str = "") -> AgentResult:
 
 def agent_failure(child: ChildOutcome, **details: Any) -> ExecutionFailed:
     """Return the error of a step whose agent did not succeed: the agent's own, with its name and its job."""
-    error = error_of(child) or {"code": InternalFault.code, "message": "it succeeded"}
+    error = error_of(child) or {"code": errors.InternalFault.code, "message": "it succeeded"}
     name = f"agent {capped(child.agent or '', 100)!r}" if child.agent else "the job"
-    kind = _CLASSES.get(error["code"], ToolFailed)
+    kind = _CLASSES.get(error["code"], errors.ToolFailed)
     cause = error["code"] if child.error is None else child.error.code
     known = {"exec_id": str(child.job_id), "agent_id": child.agent, "cause": cause}
     return kind(f"{name} did not succeed: {error['message']}", **known, **details)

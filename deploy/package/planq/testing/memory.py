@@ -30,26 +30,8 @@ from planq.shared.kernel.steps import PlannedStep, RoundRecord, StepResult
 from planq.shared.kernel.usage import ModelCall
 from planq.shared.platform.errors import AnswerIncomplete, ErrorRecord, InternalFault
 from planq.shared.platform.values.encoding import JsonText, encode
-from planq.testing.model.events import (
-    AnswerGiven,
-    Event,
-    PlanAccepted,
-    PlanRefused,
-    Rejected,
-    StageClaimed,
-    StageFailed,
-    StageReleased,
-    StageRetried,
-    StepAsked,
-    StepClaimed,
-    StepFailed,
-    StepReleased,
-    StepSettled,
-    StepSucceeded,
-    StepSuspended,
-    StepView,
-    ToolChained,
-)
+from planq.testing.model import events
+from planq.testing.model.events import Event, Rejected, StepView
 from planq.testing.model.simulation import NOW, SimulatedJob
 
 
@@ -132,7 +114,7 @@ class MemoryStore:
 
     def _claim_stage(self, ref: StepRef) -> StageClaim | None:
         is_here = (self.status is JobStatus.RESPONDING) == (ref.index == RESPOND)
-        if not is_here or not self._apply(StageClaimed()):
+        if not is_here or not self._apply(events.StageClaimed()):
             return None
         job = self.state.job
         self._tell("stage_started", stage=str(job.status), attempt=job.stage_attempt)
@@ -201,7 +183,7 @@ class MemoryStore:
         take: Any = None,
     ) -> TransitionResult:
         views = self._plan(steps)
-        begun = PlanAccepted(claim.attempt, views, follow.after_steps, follow.on_failure)
+        begun = events.PlanAccepted(claim.attempt, views, follow.after_steps, follow.on_failure)
         if not self._apply(begun):
             return TransitionResult(False)
         self._keep_round(claim.round, source, body, steps, follow.reply)
@@ -253,7 +235,7 @@ class MemoryStore:
         take: Any = None,
     ) -> TransitionResult:
         is_answered = self.first.respond is Respond.MODEL
-        if not self._apply(PlanRefused(claim.attempt) if is_answered else StageFailed(claim.attempt)):
+        if not self._apply(events.PlanRefused(claim.attempt) if is_answered else events.StageFailed(claim.attempt)):
             return TransitionResult(False)
         self.rounds[claim.round] = RoundRow(source, body, len(self.rows), errors=errors)
         self.calls += calls
@@ -276,7 +258,9 @@ class MemoryStore:
         messages: Sequence[Any] = (),
         stop_reason: Any = None,
     ) -> bool:
-        ends = AnswerGiven(claim.attempt) if status is JobStatus.COMPLETED else StageFailed(claim.attempt)
+        ends = (
+            events.AnswerGiven(claim.attempt) if status is JobStatus.COMPLETED else events.StageFailed(claim.attempt)
+        )
         if not self._apply(ends):
             return False
         self.answer = answer
@@ -338,7 +322,7 @@ class MemoryStore:
         take: Any = None,
     ) -> TransitionResult:
         self.state.plan([step])
-        if not self._apply(ToolChained(claim.attempt)):
+        if not self._apply(events.ToolChained(claim.attempt)):
             return TransitionResult(False)
         self._keep_round(claim.round + 1, "chained", None, [step])
         self.output, self.answer, self.incomplete = output, answer, incomplete or self.incomplete
@@ -363,7 +347,7 @@ class MemoryStore:
         self.first = replace(self.first, tried=tried)
         if is_sent:
             self._tell("stage_retrying", stage=str(claim.status), attempt=claim.attempt, error=error.to_json())
-        return self._apply(StageRetried(claim.attempt, NOW))
+        return self._apply(events.StageRetried(claim.attempt, NOW))
 
     async def wake_awaiting(self, tenant_id: str, models: Sequence[str]) -> int:
         return 0  # the only job there is
@@ -375,7 +359,7 @@ class MemoryStore:
 
     def _claim_step(self, ref: StepRef) -> StepClaim | None:
         index = ref.index
-        if not self._apply(StepClaimed(), index):
+        if not self._apply(events.StepClaimed(), index):
             return None
         row, step, first = self.rows[index], self.state.steps[index], self.first
         row.tries += 1
@@ -431,7 +415,7 @@ class MemoryStore:
         take: Any = None,
     ) -> TransitionResult:
         index = claim.ref.index
-        if not self._apply(StepSucceeded(claim.attempt), index):
+        if not self._apply(events.StepSucceeded(claim.attempt), index):
             return TransitionResult(False)
         row = self.rows[index]
         row.output, row.artifact, row.error = _decoded(output), artifact, None
@@ -452,7 +436,7 @@ class MemoryStore:
         take: Any = None,
     ) -> TransitionResult:
         index = claim.ref.index
-        if not self._apply(StepFailed(claim.attempt, None if retry_in is None else NOW, anew), index):
+        if not self._apply(events.StepFailed(claim.attempt, None if retry_in is None else NOW, anew), index):
             return TransitionResult(False)
         row = self.rows[index]
         row.error, row.in_doubt = error, in_doubt
@@ -472,7 +456,7 @@ class MemoryStore:
         ahead: Sequence[tuple[int, StepQuestion]] = (),
     ) -> bool:
         index = claim.ref.index
-        if not self._apply(StepAsked(claim.attempt), index):
+        if not self._apply(events.StepAsked(claim.attempt), index):
             return False
         row = self.rows[index]
         row.question, row.error = question, error
@@ -496,7 +480,7 @@ class MemoryStore:
                 row.error, outcome = error, Settlement.UNKNOWN
             case _:
                 outcome = Settlement.DID_NOT_HAPPEN
-        self._apply(StepSettled(outcome), index)
+        self._apply(events.StepSettled(outcome), index)
         self._tell("step_settled", round=row.round, index=index, status=str(answer.status))
         self._end_with_steps()
 
@@ -513,7 +497,7 @@ class MemoryStore:
         return Approved(given, 0, 0.0, len(self.calls))
 
     async def suspend_step(self, claim: StepClaim, /, delay: timedelta, output: Any) -> bool:
-        if not self._apply(StepSuspended(claim.attempt), claim.ref.index):
+        if not self._apply(events.StepSuspended(claim.attempt), claim.ref.index):
             return False
         self._tell("step_waiting", round=claim.ref.round, index=claim.ref.index)
         return (await self.succeed_step(claim, output, None)).applied
@@ -536,8 +520,8 @@ class MemoryStore:
 
     async def release(self, claim: Claim) -> TransitionResult:
         if claim.ref.is_stage:
-            return self._result() if self._apply(StageReleased(claim.attempt)) else TransitionResult(False)
-        if not self._apply(StepReleased(claim.attempt), claim.ref.index):
+            return self._result() if self._apply(events.StageReleased(claim.attempt)) else TransitionResult(False)
+        if not self._apply(events.StepReleased(claim.attempt), claim.ref.index):
             return TransitionResult(False)
         return self._result(claim.ref.index)
 

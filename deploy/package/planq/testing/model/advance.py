@@ -23,50 +23,8 @@ from planq.shared.kernel.states import (
     Settlement,
     StepStatus,
 )
-from planq.testing.model.events import (
-    AnswerGiven,
-    BeginChild,
-    CancelChildren,
-    CancelRequested,
-    CancelUnfinished,
-    ChildEnded,
-    DispatchReady,
-    DispatchStage,
-    DispatchStep,
-    Effect,
-    Event,
-    ExpireUnfinished,
-    JobEnded,
-    JobExpired,
-    JobView,
-    Neighbourhood,
-    PauseRequested,
-    PlanAccepted,
-    PlanExpired,
-    PlanRefused,
-    Rejected,
-    ReopenUnfinished,
-    ResumeRequested,
-    SkipAfter,
-    SkipNeeding,
-    StageClaimed,
-    StageFailed,
-    StageReleased,
-    StageRetried,
-    StepAsked,
-    StepClaimed,
-    StepDelegated,
-    StepFailed,
-    StepLost,
-    StepReleased,
-    StepSettled,
-    StepsSkipped,
-    StepSucceeded,
-    StepSuspended,
-    StepView,
-    ToolChained,
-    ToolMissed,
-)
+from planq.testing.model import events
+from planq.testing.model.events import Effect, Event, JobView, Neighbourhood, Rejected, StepView
 
 Result = tuple[Neighbourhood, tuple[Effect, ...]]
 
@@ -83,14 +41,14 @@ def _reject(here: Neighbourhood, reason: str) -> Result:
 
 def _end(here: Neighbourhood, status: JobStatus) -> Result:
     job = replace(here.job, status=status, is_claimed=False, is_paused=False)
-    return replace(here, job=job), (JobEnded(status),)
+    return replace(here, job=job), (events.JobEnded(status),)
 
 
 def _holds_stage(job: JobView, attempt: int, *stages: JobStatus) -> bool:
     return job.is_claimed and job.stage_attempt == attempt and job.status in stages
 
 
-def _stage_claimed(here: Neighbourhood, event: StageClaimed, now: datetime) -> Result:
+def _stage_claimed(here: Neighbourhood, event: events.StageClaimed, now: datetime) -> Result:
     job = here.job
     if job.is_paused:
         return _reject(here, "the job is paused")
@@ -102,19 +60,19 @@ def _stage_claimed(here: Neighbourhood, event: StageClaimed, now: datetime) -> R
     return replace(here, job=replace(job, status=status, is_claimed=True, stage_attempt=job.stage_attempt + 1)), ()
 
 
-def _stage_released(here: Neighbourhood, event: StageReleased, now: datetime) -> Result:
+def _stage_released(here: Neighbourhood, event: events.StageReleased, now: datetime) -> Result:
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING, JobStatus.RESPONDING):
         return _reject(here, "another attempt holds the stage")
     return replace(here, job=replace(here.job, is_claimed=False)), ()
 
 
-def _stage_retried(here: Neighbourhood, event: StageRetried, now: datetime) -> Result:
+def _stage_retried(here: Neighbourhood, event: events.StageRetried, now: datetime) -> Result:
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING, JobStatus.RESPONDING):
         return _reject(here, "another attempt holds the stage")
     return replace(here, job=replace(here.job, is_claimed=False, run_at=event.retry_at)), ()
 
 
-def _plan_accepted(here: Neighbourhood, event: PlanAccepted, now: datetime) -> Result:
+def _plan_accepted(here: Neighbourhood, event: events.PlanAccepted, now: datetime) -> Result:
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING):
         return _reject(here, "another attempt holds the stage")
     unfinished = sum(step.status not in TERMINAL_STEP for step in event.steps)
@@ -127,7 +85,9 @@ def _plan_accepted(here: Neighbourhood, event: PlanAccepted, now: datetime) -> R
         after_steps=event.after_steps,
         on_failure=event.on_failure,
     )
-    ready: tuple[Effect, ...] = tuple(DispatchStep(s.index) for s in event.steps if s.status is StepStatus.READY)
+    ready: tuple[Effect, ...] = tuple(
+        events.DispatchStep(s.index) for s in event.steps if s.status is StepStatus.READY
+    )
     if unfinished == 0:
         job, ready = _close(job, 0)
     else:
@@ -135,26 +95,26 @@ def _plan_accepted(here: Neighbourhood, event: PlanAccepted, now: datetime) -> R
     return replace(here, job=job, dependents=event.steps), ready
 
 
-def _plan_refused(here: Neighbourhood, event: PlanRefused, now: datetime) -> Result:
+def _plan_refused(here: Neighbourhood, event: events.PlanRefused, now: datetime) -> Result:
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING):
         return _reject(here, "another attempt holds the stage")
     job = replace(here.job, status=JobStatus.RESPONDING, is_claimed=False)
-    return replace(here, job=job), (DispatchStage(),)
+    return replace(here, job=job), (events.DispatchStage(),)
 
 
-def _answer_given(here: Neighbourhood, event: AnswerGiven, now: datetime) -> Result:
+def _answer_given(here: Neighbourhood, event: events.AnswerGiven, now: datetime) -> Result:
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING, JobStatus.RESPONDING):
         return _reject(here, "another attempt holds the stage")
     return _end(here, JobStatus.COMPLETED)
 
 
-def _stage_failed(here: Neighbourhood, event: StageFailed, now: datetime) -> Result:
+def _stage_failed(here: Neighbourhood, event: events.StageFailed, now: datetime) -> Result:
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING, JobStatus.RESPONDING):
         return _reject(here, "another attempt holds the stage")
     return _end(here, JobStatus.FAILED)
 
 
-def _step_claimed(here: Neighbourhood, event: StepClaimed, now: datetime) -> Result:
+def _step_claimed(here: Neighbourhood, event: events.StepClaimed, now: datetime) -> Result:
     step = here.step
     if step is None or step.status is not StepStatus.READY or here.job.status is not JobStatus.EXECUTING:
         return _reject(here, "the step is taken, over or not yet free")
@@ -186,14 +146,14 @@ def _close(job: JobView, closed: int, *, failed: int = 0) -> tuple[JobView, tupl
     has_failed = job.on_failure is OnFailure.FAIL and job.failed_steps > 0
     if has_failed or job.after_steps is AfterSteps.COMPLETED:
         status = JobStatus.FAILED if has_failed else JobStatus.COMPLETED
-        return replace(job, status=status, open_questions=0, is_paused=False), (JobEnded(status),)
+        return replace(job, status=status, open_questions=0, is_paused=False), (events.JobEnded(status),)
     job = replace(job, status=JobStatus(job.after_steps), open_questions=0)
     if job.after_steps is AfterSteps.PLANNING:
         job = replace(job, round=job.round + 1)
-    return job, (DispatchStage(),)
+    return job, (events.DispatchStage(),)
 
 
-def _step_succeeded(here: Neighbourhood, event: StepSucceeded, now: datetime) -> Result:
+def _step_succeeded(here: Neighbourhood, event: events.StepSucceeded, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING, StepStatus.WAITING):
         return _reject(here, "another attempt holds the step")
     if here.step.status is StepStatus.WAITING and here.step.waits_for is not None and not here.step.joined:
@@ -201,7 +161,7 @@ def _step_succeeded(here: Neighbourhood, event: StepSucceeded, now: datetime) ->
     step = replace(here.step, status=StepStatus.SUCCEEDED)
     dependents = tuple(_unlocked(d) if d.status is StepStatus.PENDING else d for d in here.dependents)
     ready = tuple(
-        DispatchStep(after.index)
+        events.DispatchStep(after.index)
         for before, after in zip(here.dependents, dependents, strict=True)
         if after.status is StepStatus.READY and before.status is StepStatus.PENDING
     )
@@ -210,7 +170,7 @@ def _step_succeeded(here: Neighbourhood, event: StepSucceeded, now: datetime) ->
 
 
 def _dropped(step: StepView) -> tuple[Effect, ...]:
-    return () if step.waits_for is None else (CancelChildren(step.index),)
+    return () if step.waits_for is None else (events.CancelChildren(step.index),)
 
 
 def _unlocked(step: StepView) -> StepView:
@@ -218,7 +178,7 @@ def _unlocked(step: StepView) -> StepView:
     return replace(step, pending=left, status=StepStatus.READY if left == 0 else step.status)
 
 
-def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Result:
+def _step_failed(here: Neighbourhood, event: events.StepFailed, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
     index, halt = here.step.index, here.job.halt_index
@@ -235,13 +195,13 @@ def _failed_for_good(here: Neighbourhood, step: StepView) -> Result:
     step, index, halt = replace(step, status=StepStatus.FAILED), step.index, here.job.halt_index
     if here.job.on_failure in (OnFailure.CONTINUE, OnFailure.RECORD):
         job, effects = _close(here.job, 1, failed=1)
-        return replace(here, job=job, step=step), (*_dropped(step), SkipNeeding(index), *effects)
+        return replace(here, job=job, step=step), (*_dropped(step), events.SkipNeeding(index), *effects)
     job = replace(here.job, halt_index=index if halt is None else min(halt, index))
     job, effects = _close(job, 1, failed=1)
-    return replace(here, job=job, step=step), (*_dropped(step), SkipAfter(index), *effects)
+    return replace(here, job=job, step=step), (*_dropped(step), events.SkipAfter(index), *effects)
 
 
-def _tool_missed(here: Neighbourhood, event: ToolMissed, now: datetime) -> Result:
+def _tool_missed(here: Neighbourhood, event: events.ToolMissed, now: datetime) -> Result:
     step = here.step
     if step is None or step.status is not StepStatus.READY or here.job.status is not JobStatus.EXECUTING:
         return _reject(here, "the step is taken, over or not yet free")
@@ -250,27 +210,27 @@ def _tool_missed(here: Neighbourhood, event: ToolMissed, now: datetime) -> Resul
     return _failed_for_good(here, step)
 
 
-def _step_lost(here: Neighbourhood, event: StepLost, now: datetime) -> Result:
-    here, effects = _step_failed(here, StepFailed(event.attempt, event.retry_at), now)
+def _step_lost(here: Neighbourhood, event: events.StepLost, now: datetime) -> Result:
+    here, effects = _step_failed(here, events.StepFailed(event.attempt, event.retry_at), now)
     if here.step is not None and here.step.status is StepStatus.READY and not effects:
         here = replace(here, step=replace(here.step, suspected=event.again))
     return here, effects
 
 
-def _steps_skipped(here: Neighbourhood, event: StepsSkipped, now: datetime) -> Result:
+def _steps_skipped(here: Neighbourhood, event: events.StepsSkipped, now: datetime) -> Result:
     if event.count == 0 or here.job.status is not JobStatus.EXECUTING:
         return here, ()
     job, effects = _close(here.job, event.count)
     return replace(here, job=job), effects
 
 
-def _step_suspended(here: Neighbourhood, event: StepSuspended, now: datetime) -> Result:
+def _step_suspended(here: Neighbourhood, event: events.StepSuspended, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
     return replace(here, step=replace(here.step, status=StepStatus.WAITING)), ()
 
 
-def _step_delegated(here: Neighbourhood, event: StepDelegated, now: datetime) -> Result:
+def _step_delegated(here: Neighbourhood, event: events.StepDelegated, now: datetime) -> Result:
     if here.step is None or here.step.joined or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
     left = event.children - event.failed
@@ -280,7 +240,7 @@ def _step_delegated(here: Neighbourhood, event: StepDelegated, now: datetime) ->
     return replace(here, step=step), ()
 
 
-def _child_ended(here: Neighbourhood, event: ChildEnded, now: datetime) -> Result:
+def _child_ended(here: Neighbourhood, event: events.ChildEnded, now: datetime) -> Result:
     step = here.step
     if step is None or step.status is not StepStatus.WAITING or step.waits_for is None or step.joined:
         return _reject(here, "the step waits for no child job")
@@ -289,7 +249,7 @@ def _child_ended(here: Neighbourhood, event: ChildEnded, now: datetime) -> Resul
     step = replace(step, open_children=step.open_children - 1)
     if _is_decided(step, completed=event.completed, failed=not event.completed):
         return _gathered(here, step, now)
-    return replace(here, step=step), (BeginChild(step.index),)
+    return replace(here, step=step), (events.BeginChild(step.index),)
 
 
 def _is_decided(step: StepView, *, completed: bool, failed: bool) -> bool:
@@ -302,10 +262,10 @@ def _is_decided(step: StepView, *, completed: bool, failed: bool) -> bool:
 
 def _gathered(here: Neighbourhood, step: StepView, now: datetime) -> Result:
     step = replace(step, status=StepStatus.READY, joined=True, run_at=now)
-    return replace(here, step=step), (DispatchStep(step.index),)
+    return replace(here, step=step), (events.DispatchStep(step.index),)
 
 
-def _tool_chained(here: Neighbourhood, event: ToolChained, now: datetime) -> Result:
+def _tool_chained(here: Neighbourhood, event: events.ToolChained, now: datetime) -> Result:
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING, JobStatus.RESPONDING):
         return _reject(here, "another attempt holds the stage")
     job = replace(
@@ -319,10 +279,10 @@ def _tool_chained(here: Neighbourhood, event: ToolChained, now: datetime) -> Res
         after_steps=AfterSteps.RESPONDING,
         on_failure=OnFailure.ANSWER,
     )
-    return Neighbourhood(job, None, (StepView(0, StepStatus.READY),)), (DispatchStep(0),)
+    return Neighbourhood(job, None, (StepView(0, StepStatus.READY),)), (events.DispatchStep(0),)
 
 
-def _step_released(here: Neighbourhood, event: StepReleased, now: datetime) -> Result:
+def _step_released(here: Neighbourhood, event: events.StepReleased, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
     return _given_back(here, here.step, now)
@@ -333,18 +293,18 @@ def _given_back(here: Neighbourhood, step: StepView, now: datetime) -> Result:
     if here.job.halt_index is not None and step.index > here.job.halt_index and not step.joined:
         job, effects = _close(here.job, 1)
         step = replace(step, status=StepStatus.SKIPPED)
-        return replace(here, job=job, step=step), (SkipAfter(step.index), *effects)
-    return replace(here, step=replace(step, status=StepStatus.READY, run_at=now)), (DispatchStep(step.index),)
+        return replace(here, job=job, step=step), (events.SkipAfter(step.index), *effects)
+    return replace(here, step=replace(step, status=StepStatus.READY, run_at=now)), (events.DispatchStep(step.index),)
 
 
-def _step_asked(here: Neighbourhood, event: StepAsked, now: datetime) -> Result:
+def _step_asked(here: Neighbourhood, event: events.StepAsked, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
     job = replace(here.job, open_questions=here.job.open_questions + 1)
     return replace(here, job=job, step=replace(here.step, status=StepStatus.WAITING, asks=True)), ()
 
 
-def _step_settled(here: Neighbourhood, event: StepSettled, now: datetime) -> Result:
+def _step_settled(here: Neighbourhood, event: events.StepSettled, now: datetime) -> Result:
     if here.step is None or not here.step.asks or here.job.status is not JobStatus.EXECUTING:
         return _reject(here, "the step asks nothing")
     job = replace(here.job, open_questions=here.job.open_questions - 1)
@@ -352,28 +312,28 @@ def _step_settled(here: Neighbourhood, event: StepSettled, now: datetime) -> Res
     step = replace(here.step, status=StepStatus.RUNNING, asks=False)
     here = replace(here, job=job, step=step)
     if event.outcome is Settlement.HAPPENED:
-        return _step_succeeded(here, StepSucceeded(step.attempt), now)
+        return _step_succeeded(here, events.StepSucceeded(step.attempt), now)
     if event.outcome is Settlement.UNKNOWN:
-        return _step_failed(here, StepFailed(step.attempt), now)
+        return _step_failed(here, events.StepFailed(step.attempt), now)
     return _given_back(here, step, now)
 
 
-def _plan_expired(here: Neighbourhood, event: PlanExpired, now: datetime) -> Result:
+def _plan_expired(here: Neighbourhood, event: events.PlanExpired, now: datetime) -> Result:
     if here.job.status is not JobStatus.EXECUTING:
         return _reject(here, "no plan is being executed")
     if here.job.is_paused:
         return _reject(here, "the job is paused, and so is its time")
     job, effects = _close(here.job, here.job.open_steps, failed=event.failed)
-    return replace(here, job=job), (ExpireUnfinished(), *effects)
+    return replace(here, job=job), (events.ExpireUnfinished(), *effects)
 
 
-def _cancel_requested(here: Neighbourhood, event: CancelRequested, now: datetime) -> Result:
+def _cancel_requested(here: Neighbourhood, event: events.CancelRequested, now: datetime) -> Result:
     if here.job.status in TERMINAL_JOB:
         return _reject(here, "the job has ended")
     return _cut_off(here, JobStatus.CANCELLED)
 
 
-def _job_expired(here: Neighbourhood, event: JobExpired, now: datetime) -> Result:
+def _job_expired(here: Neighbourhood, event: events.JobExpired, now: datetime) -> Result:
     if here.job.status in TERMINAL_JOB:
         return _reject(here, "the job has ended")
     if here.job.is_paused:
@@ -387,59 +347,59 @@ def _cut_off(here: Neighbourhood, status: JobStatus) -> Result:
     if step is not None and step.status not in TERMINAL_STEP:
         step = replace(step, status=StepStatus.CANCELLED, asks=False)
     job = replace(ended.job, open_steps=0, open_questions=0)
-    return replace(ended, job=job, step=step), (CancelUnfinished(), *effects)
+    return replace(ended, job=job, step=step), (events.CancelUnfinished(), *effects)
 
 
-def _pause_requested(here: Neighbourhood, event: PauseRequested, now: datetime) -> Result:
+def _pause_requested(here: Neighbourhood, event: events.PauseRequested, now: datetime) -> Result:
     if here.job.status in TERMINAL_JOB or here.job.is_paused:
         return _reject(here, "the job has ended or is paused")
     return replace(here, job=replace(here.job, is_paused=True)), ()
 
 
-def _resume_requested(here: Neighbourhood, event: ResumeRequested, now: datetime) -> Result:
+def _resume_requested(here: Neighbourhood, event: events.ResumeRequested, now: datetime) -> Result:
     job = here.job
     if job.status not in TERMINAL_JOB:
         if not job.is_paused:
             return _reject(here, "the job goes on already")
         is_executing = job.status is JobStatus.EXECUTING
         return replace(here, job=replace(job, is_paused=False)), (
-            DispatchReady() if is_executing else DispatchStage(),
+            events.DispatchReady() if is_executing else events.DispatchStage(),
         )
     has_failed = job.failed_steps > 0 and event.unfinished > 0
     if job.status is JobStatus.CANCELLED or (job.status is JobStatus.COMPLETED and not has_failed):
         return _reject(here, "nothing has failed that could be tried again")
     job = replace(job, failed_steps=0, halt_index=None, open_steps=event.unfinished, run_at=now)
     if not event.has_plan and not has_failed:
-        return replace(here, job=replace(job, status=JobStatus.QUEUED)), (DispatchStage(),)
+        return replace(here, job=replace(job, status=JobStatus.QUEUED)), (events.DispatchStage(),)
     if event.unfinished == 0:
-        return replace(here, job=replace(job, status=JobStatus.RESPONDING)), (DispatchStage(),)
-    return replace(here, job=replace(job, status=JobStatus.EXECUTING)), (ReopenUnfinished(),)
+        return replace(here, job=replace(job, status=JobStatus.RESPONDING)), (events.DispatchStage(),)
+    return replace(here, job=replace(job, status=JobStatus.EXECUTING)), (events.ReopenUnfinished(),)
 
 
 _HANDLERS: dict[type, Callable[[Neighbourhood, Any, datetime], Result]] = {
-    StageClaimed: _stage_claimed,
-    StageReleased: _stage_released,
-    StageRetried: _stage_retried,
-    PlanAccepted: _plan_accepted,
-    PlanRefused: _plan_refused,
-    AnswerGiven: _answer_given,
-    StageFailed: _stage_failed,
-    StepClaimed: _step_claimed,
-    StepSucceeded: _step_succeeded,
-    StepFailed: _step_failed,
-    StepLost: _step_lost,
-    ToolMissed: _tool_missed,
-    StepSuspended: _step_suspended,
-    StepDelegated: _step_delegated,
-    ChildEnded: _child_ended,
-    ToolChained: _tool_chained,
-    StepReleased: _step_released,
-    StepAsked: _step_asked,
-    StepSettled: _step_settled,
-    PlanExpired: _plan_expired,
-    StepsSkipped: _steps_skipped,
-    CancelRequested: _cancel_requested,
-    JobExpired: _job_expired,
-    PauseRequested: _pause_requested,
-    ResumeRequested: _resume_requested,
+    events.StageClaimed: _stage_claimed,
+    events.StageReleased: _stage_released,
+    events.StageRetried: _stage_retried,
+    events.PlanAccepted: _plan_accepted,
+    events.PlanRefused: _plan_refused,
+    events.AnswerGiven: _answer_given,
+    events.StageFailed: _stage_failed,
+    events.StepClaimed: _step_claimed,
+    events.StepSucceeded: _step_succeeded,
+    events.StepFailed: _step_failed,
+    events.StepLost: _step_lost,
+    events.ToolMissed: _tool_missed,
+    events.StepSuspended: _step_suspended,
+    events.StepDelegated: _step_delegated,
+    events.ChildEnded: _child_ended,
+    events.ToolChained: _tool_chained,
+    events.StepReleased: _step_released,
+    events.StepAsked: _step_asked,
+    events.StepSettled: _step_settled,
+    events.PlanExpired: _plan_expired,
+    events.StepsSkipped: _steps_skipped,
+    events.CancelRequested: _cancel_requested,
+    events.JobExpired: _job_expired,
+    events.PauseRequested: _pause_requested,
+    events.ResumeRequested: _resume_requested,
 }

@@ -70,15 +70,23 @@ class Neighbourhood:
 # Events -----------------------------------------------------------------------------------------------------------
 
 
+class Event:
+    """What can happen to a job or a step."""
+
+
+class Effect:
+    """What has to be done about a transition."""
+
+
 @dataclass(frozen=True, slots=True)
-class OfAttempt:
+class OfAttempt(Event):
     """What happens to one attempt at a stage or a step."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class StageClaimed:
+class StageClaimed(Event):
     """A worker takes the PLAN or the RESPOND stage, whichever the job stands before."""
 
 
@@ -87,7 +95,7 @@ class StageReleased(OfAttempt):
 
 
 @dataclass(frozen=True, slots=True)
-class StageRetried:
+class StageRetried(Event):
     """The model failed in a way that may pass; the stage may be claimed again from `retry_at` on."""
 
     attempt: int
@@ -95,7 +103,7 @@ class StageRetried:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanAccepted:
+class PlanAccepted(Event):
     """The plan of the round was valid; `steps` are new, ready where nothing holds them up.
 
     In a fork, those whose outcome is taken over from the job it was forked from have succeeded already, and those
@@ -121,7 +129,7 @@ class StageFailed(OfAttempt):
 
 
 @dataclass(frozen=True, slots=True)
-class StepClaimed:
+class StepClaimed(Event):
     """A worker takes a ready step whose time has come, or one `in_quarantine` a suspect."""
 
     in_quarantine: bool = False
@@ -132,7 +140,7 @@ class StepSucceeded(OfAttempt):
 
 
 @dataclass(frozen=True, slots=True)
-class StepFailed:
+class StepFailed(Event):
     """The attempt failed, for good without `retry_at`; a joined step gathers again unless it delegates `anew`."""
 
     attempt: int
@@ -141,7 +149,7 @@ class StepFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class StepLost:
+class StepLost(Event):
     """The attempt's worker was lost with others: retried as `StepFailed`, in quarantine if it happened `again`."""
 
     attempt: int
@@ -158,7 +166,7 @@ class StepSuspended(OfAttempt):
 
 
 @dataclass(frozen=True, slots=True)
-class StepDelegated:
+class StepDelegated(Event):
     """The attempt lets `children` jobs do its work and gives its worker back; `failed` of them failed at once."""
 
     attempt: int
@@ -168,7 +176,7 @@ class StepDelegated:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildEnded:
+class ChildEnded(Event):
     """The parent is told, once, that a child job of its step has ended."""
 
     completed: bool
@@ -187,43 +195,43 @@ class StepAsked(OfAttempt):
 
 
 @dataclass(frozen=True, slots=True)
-class StepSettled:
+class StepSettled(Event):
     """The question of a waiting step is answered, or its time has run out (`unknown`)."""
 
     outcome: Settlement
 
 
 @dataclass(frozen=True, slots=True)
-class PlanExpired:
+class PlanExpired(Event):
     """The plan has used up its time; `failed` is how many steps `ExpireUnfinished` turns into failed ones."""
 
     failed: int
 
 
 @dataclass(frozen=True, slots=True)
-class StepsSkipped:
+class StepsSkipped(Event):
     """`SkipAfter` or `SkipNeeding` was carried out on `count` steps."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(Event):
     """Somebody wants the job to end."""
 
 
 @dataclass(frozen=True, slots=True)
-class JobExpired:
+class JobExpired(Event):
     """The job has used up the time it may take, or may be queued."""
 
 
 @dataclass(frozen=True, slots=True)
-class PauseRequested:
+class PauseRequested(Event):
     """Somebody wants nothing of the job to be begun any more; what runs goes on to its end."""
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeRequested:
+class ResumeRequested(Event):
     """Somebody wants a paused job to go on, or one with failures to try again what has not succeeded.
 
     `has_plan` says whether the round has a plan, accepted or refused; `unfinished` counts its steps without success;
@@ -234,46 +242,18 @@ class ResumeRequested:
     unfinished: int
 
 
-Event = (
-    StageClaimed
-    | StageReleased
-    | StageRetried
-    | PlanAccepted
-    | PlanRefused
-    | AnswerGiven
-    | StageFailed
-    | StepClaimed
-    | StepSucceeded
-    | StepFailed
-    | StepLost
-    | StepSuspended
-    | StepDelegated
-    | ChildEnded
-    | ToolChained
-    | StepReleased
-    | ToolMissed
-    | StepAsked
-    | StepSettled
-    | PlanExpired
-    | StepsSkipped
-    | CancelRequested
-    | JobExpired
-    | PauseRequested
-    | ResumeRequested
-)
-
 # Effects ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchStep:
+class DispatchStep(Effect):
     """Publish a wake-up for this step, or go on with it in the same executor task."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class SkipAfter:
+class SkipAfter(Effect):
     """Skip what the sequence would not have reached, then report `StepsSkipped`.
 
     That is every pending or ready step after `index` in plan order, and every one that waits, however indirectly, for
@@ -285,7 +265,7 @@ class SkipAfter:
 
 
 @dataclass(frozen=True, slots=True)
-class SkipNeeding:
+class SkipNeeding(Effect):
     """Skip every pending step that needs the output of `index`, or of a step that is skipped so; unlock the others
     that waited for any of these, dispatch those that are ready then, and report `StepsSkipped`.
     """
@@ -294,69 +274,53 @@ class SkipNeeding:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpireUnfinished:
+class ExpireUnfinished(Effect):
     """Fail every ready, running or waiting step with its child jobs, and skip the pending ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class CancelUnfinished:
+class CancelUnfinished(Effect):
     """Turn every step that is not terminal into a cancelled one, interrupt those that run, cancel all child jobs."""
 
 
 @dataclass(frozen=True, slots=True)
-class BeginChild:
+class BeginChild(Effect):
     """Begin the next child job of the step that is held back, if there is one."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class CancelChildren:
+class CancelChildren(Effect):
     """Cancel the child jobs of the step that have not ended, with all that is below them."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchStage:
+class DispatchStage(Effect):
     """Publish a wake-up for the stage that the job stands before, or go on with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchReady:
+class DispatchReady(Effect):
     """Publish wake-ups for every ready step."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReopenUnfinished:
+class ReopenUnfinished(Effect):
     """Restart every step without success, where failures are recorded only cancelled ones; dispatch the ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnded:
+class JobEnded(Effect):
     """Tell whoever waits for the job."""
 
     status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Effect):
     """The event was late, doubled or of another attempt; nothing changed."""
 
     reason: str
-
-
-Effect = (
-    DispatchStep
-    | DispatchStage
-    | DispatchReady
-    | SkipAfter
-    | SkipNeeding
-    | ExpireUnfinished
-    | CancelUnfinished
-    | BeginChild
-    | CancelChildren
-    | ReopenUnfinished
-    | JobEnded
-    | Rejected
-)

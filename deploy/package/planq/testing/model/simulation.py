@@ -11,29 +11,9 @@ from datetime import UTC, datetime
 
 from planq.shared.kernel.states import TERMINAL_STEP, UNSTARTED_STEP, JobStatus, OnFailure, StepStatus
 from planq.shared.kernel.steps import PlannedStep
+from planq.testing.model import events
 from planq.testing.model.advance import advance
-from planq.testing.model.events import (
-    CancelUnfinished,
-    DispatchStep,
-    Effect,
-    Event,
-    ExpireUnfinished,
-    JobView,
-    Neighbourhood,
-    PlanAccepted,
-    Rejected,
-    ReopenUnfinished,
-    ResumeRequested,
-    SkipAfter,
-    SkipNeeding,
-    StepFailed,
-    StepLost,
-    StepSettled,
-    StepsSkipped,
-    StepSucceeded,
-    StepView,
-    ToolMissed,
-)
+from planq.testing.model.events import Effect, Event, JobView, Neighbourhood, Rejected, StepView
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -66,17 +46,19 @@ class SimulatedJob:
         return effects
 
     def _keep_window(self, event: Event, before: dict[int, StepView], index: int | None) -> None:
-        if isinstance(event, PlanAccepted):
+        if isinstance(event, events.PlanAccepted):
             before = {n: step for n, step in before.items() if n not in {step.index for step in event.steps}}
-        reopens = isinstance(event, ResumeRequested) and any(
+        reopens = isinstance(event, events.ResumeRequested) and any(
             step.status in TERMINAL_STEP and self.steps[n].status not in TERMINAL_STEP for n, step in before.items()
         )
         if self.job.status is not JobStatus.EXECUTING:
             self.job = replace(self.job, places=None)
-        elif isinstance(event, PlanAccepted) or reopens:
+        elif isinstance(event, events.PlanAccepted) or reopens:
             self.job = replace(self.job, places=_places_of(self.job.open_steps, self.least_window))
         has_ended = index is not None and self.steps[index].status in (StepStatus.SUCCEEDED, StepStatus.FAILED)
-        follows = has_ended and isinstance(event, StepSucceeded | StepFailed | StepLost | StepSettled | ToolMissed)
+        follows = has_ended and isinstance(
+            event, events.StepSucceeded | events.StepFailed | events.StepLost | events.StepSettled | events.ToolMissed
+        )
         _keep_window(before, self.steps, self.job.places, self.paths, follows=follows)
 
     def open_window(self) -> None:
@@ -108,17 +90,17 @@ class SimulatedJob:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case DispatchStep(index):
+            case events.DispatchStep(index):
                 self.dispatched.append(index)
-            case SkipAfter(index):
+            case events.SkipAfter(index):
                 self._skip(self._doomed(index), StepStatus.SKIPPED)
-            case SkipNeeding(index):
+            case events.SkipNeeding(index):
                 self._skip_needing(index)
-            case CancelUnfinished():
+            case events.CancelUnfinished():
                 self._end_unfinished(StepStatus.CANCELLED, StepStatus.CANCELLED)
-            case ReopenUnfinished():
+            case events.ReopenUnfinished():
                 self._reopen()
-            case ExpireUnfinished():
+            case events.ExpireUnfinished():
                 self._end_unfinished(StepStatus.SKIPPED, StepStatus.FAILED)
             case _:
                 pass
@@ -196,7 +178,7 @@ class SimulatedJob:
     def _skip(self, indices: set[int], status: StepStatus) -> None:
         for index in indices:
             self.steps[index] = replace(self.steps[index], status=status)
-        self._apply(StepsSkipped(len(indices)))
+        self._apply(events.StepsSkipped(len(indices)))
 
     def open_steps(self) -> int:
         """Count the steps that are not terminal, which the job's counter must equal."""
