@@ -1,8 +1,7 @@
 """Looks after providers' batches while its worker lives: submits them, polls them, stores their results.
 
-Every `io` worker does so when its sweep finds some; one worker at a time owns a batch, and another one continues if
-that worker dies. The order ensures that no call is paid twice: a call is assigned to a batch in one commit, the batch
-is sent after it, and a batch that may have been sent is looked for at its provider first.
+One `io` worker at a time owns a batch; another one continues if it dies. No call is paid twice: calls are assigned to
+a batch in one commit, the batch is sent after it, and one that may have been sent is looked for first.
 """
 
 from __future__ import annotations

@@ -173,11 +173,7 @@ class WorkerIdentity:
 
 
 def process_text(host: Host, pool: Pool, mcp_file: Path | None) -> str | None:
-    """Return the `process` of this worker's `WorkerIdentity`; None if its calls may outlive it.
-
-    The SDK starts a stdio server in its own session: peers would not look for it there, and it may end a call after
-    its worker. Then only the lease decides. Raises `Misconfigured` for a bad file.
-    """
+    """Return the worker's `process`; None with stdio servers, whose calls may outlive it in another session."""
     if pool == Pool.IO and mcp_file is not None:
         from planq.worker.tools.mcp.config import read_mcp_file  # only if there are such servers
 

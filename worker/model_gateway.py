@@ -52,11 +52,7 @@ def model_gateway(
     payloads: Payloads | None = None,
     is_provided: Callable[[str], Awaitable[bool]] | None = None,
 ) -> ModelGateway:
-    """Return the gateway of a process that has a database; raises as `ModelGateway` does.
-
-    Without `payloads` requests with images, files or audio are refused, and those that models make are not stored.
-    `is_provided` says whether a live worker provides something (`planq.shared.platform.lacking`).
-    """
+    """Return the gateway of a process with a database; without `payloads` there are no images, files or audio."""
     limits = PartLimits(settings.max_parts_bytes, frozenset(comma_separated(settings.http_fetch_allow_hosts)))
     egress = models.egress or Egress()
     return ModelGateway(

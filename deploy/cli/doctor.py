@@ -125,7 +125,6 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
 
 
 def _worker_settings(settings: Settings) -> CheckResult:
-    """Let a worker look for what the settings name, in a process of its own: only it may import tools and models."""
     command = [*PYTHON, "-m", "planq.worker", Pool.IO, "--check"]
     # A worker asks for the broker's URL before anything else; whether there is one is found further below.
     try:
@@ -191,7 +190,6 @@ def _space(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _embedded(settings: Settings) -> Iterator[CheckResult]:
-    """Look for the embedded servers' programs; they are needed only where no URL names a server."""
     from planq.deploy.local.postgres import installed_binaries
     from planq.deploy.local.valkey import installed_binary
 
@@ -326,11 +324,6 @@ def _dead_letters(count: int) -> CheckResult:
 
 
 def _messages(broker_url: str, prefix: str, pools: Iterable[str]) -> tuple[dict[str, int], int]:
-    """Return how many messages wait in each pool's queue (0 where none has declared it yet), and the dead letters.
-
-    Raises `BrokerUnavailable` when the broker does not answer or would not take a wake-up, `Misconfigured` when its
-    URL cannot be read.
-    """
     from kombu.exceptions import OperationalError
 
     from planq.shared.broker import names

@@ -40,8 +40,6 @@ _SPACES = frozenset({"br", "td", "th"})
 
 @dataclass(slots=True)
 class _Section:
-    """What stands under one heading: `path` leads to it, `blocks` are its paragraphs."""
-
     path: tuple[str, ...]
     blocks: list[str] = field(default_factory=list)
 
@@ -111,8 +109,6 @@ def _last_break(block: str, mark: str) -> int:
 
 
 class _Outline:
-    """The sections of a document while it is read from top to bottom."""
-
     def __init__(self) -> None:
         self._above: list[tuple[int, str]] = []
         self.sections = [_Section(())]

@@ -78,7 +78,6 @@ async def _due(store: Retention) -> Mapping[str, Found]:
 
 
 def _document(keep: Mapping[str, timedelta], what: str, found: Mapping[str, Found]) -> dict[str, Any]:
-    """Return what is printed of each kind: how long it is kept, in days, None for ever, and what was `found`."""
     from planq.shared.subjects.retention.store import BATCHES, CONVERSATIONS, DELIVERIES, MESSAGES, PAYLOADS, VERSIONS
 
     def kept(kind: str) -> Found:

@@ -1,8 +1,7 @@
-"""Starting and stopping a child process that may not outlive planq.
+"""Starts and stops a child process that may not outlive planq.
 
-Every child gets its own session, so that Ctrl-C in the terminal reaches planq alone and planq decides the order of
-the stops, and a parent-death signal (`launcher.py`), so that nothing stays behind when planq itself is killed.
-The kernel ties that signal to the *thread* that forks: call `spawn` from a thread that lives as long as the child.
+Every child has its own session, so that Ctrl-C reaches planq alone, and a parent-death signal (`launcher.py`), which
+the kernel ties to the forking thread: call `spawn` from a thread that lives as long as the child.
 """
 
 from __future__ import annotations
@@ -64,12 +63,7 @@ def spawn(
     keep_open: Sequence[int] = (),
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start `argv` in its own session with its output in `log`, and return at once.
-
-    `parting` is sent to the child when the calling thread ends. `keep_open` are descriptors that the child inherits.
-    Raises OSError when the interpreter cannot be started; a command that does not exist shows as exit code 1 and a
-    line in `log`.
-    """
+    """Start `argv` in its own session with its output in `log`; it gets `parting` when the calling thread ends."""
     return subprocess.Popen(  # noqa: S603 - the command comes from planq's own code
         launched(argv, parting, identity),
         stdin=subprocess.DEVNULL,
@@ -114,10 +108,7 @@ def send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def reap(process: subprocess.Popen[bytes]) -> int:
-    """Kill what is left of the child's process group, the child included, and return the child's exit code.
-
-    The group is killed before the child is reaped: until then no other process can have got its number.
-    """
+    """Kill the child's process group while its number is reserved, then reap the child; return its code."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -125,10 +116,7 @@ def reap(process: subprocess.Popen[bytes]) -> int:
 
 
 def stop(process: subprocess.Popen[bytes], *steps: tuple[signal.Signals, float]) -> int:
-    """End a child of `spawn` and return its exit code; a child that has already ended is no error.
-
-    Each step is a signal and the seconds to wait after it; what then still lives of the child's group is killed.
-    """
+    """End a child by steps of a signal and seconds to wait, then kill its group; return its exit code."""
     for number, patience in steps:
         if has_exited(process):
             break

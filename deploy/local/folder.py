@@ -31,9 +31,7 @@ class FolderLock:
         self._file: int | None = None
 
     def acquire(self, patience: float) -> Self:
-        """Take the lock; wait up to `patience` seconds for a dead owner's server. Raise `Misconfigured` if it is
-        taken.
-        """
+        """Take the lock; wait `patience` seconds for a dead owner's server, then raise `Misconfigured`."""
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         give_up = monotonic() + patience
         while True:
@@ -75,11 +73,7 @@ def make_private(folder: Path) -> None:
 
 
 def socket_folder(home: Path, longest_name: str) -> Path:
-    """Return a private folder in which a socket called `longest_name` has a path that the kernel accepts.
-
-    It is `home/run`, or a new folder in the system's temporary one when that path is too long; the latter is
-    remembered in `home/run.path` and used again, so that crashes do not leave one folder each.
-    """
+    """Return a private folder for a socket: `home/run`, or a temporary one noted in `home/run.path`."""
     inside = home / "run"
     if len(os.fsencode(inside / longest_name)) <= LONGEST_SOCKET_PATH:
         make_private(inside)

@@ -1,19 +1,14 @@
 """`python -m planq.deploy.local.guard io -m planq.worker io`: starts a process, watches its loop, restarts it.
 
-The parent of every worker and API, whatever starts these: `planq up`, a container, a unit of systemd. A process of
-its own, because nothing in a process whose interpreter is held can watch it. The parent and not a child, because in a
-container without an init the process is number 1 of its namespace, which no signal from inside can kill.
+The parent of every worker and API, whatever starts them: nothing inside a process whose interpreter is blocked can
+watch it, and in a container without an init no signal from inside can kill process 1.
 
-A beat counts as late only for as long as the process could have beaten: not while it is stopped (SIGSTOP, a debugger,
-a frozen container), nor while this process itself stood still with it, nor while its threads wait for a processor,
-unless it has computed for a while without a beat, which no loop does that is well. When one is later than its limit,
-the stacks of all threads are written to the log, and the process is killed with all that it has started. Everything
-that this needs comes from the kernel, so it is Linux only.
+A beat is late only while the process could have beaten: not while it is stopped or frozen, while this process stood
+still with it, or while its threads wait for a processor, unless it computed for long without a beat. If one is later
+than its limit, the stacks of all threads are logged, and the process is killed with all its children.
 
-It also ends a worker whose lease is over while it calls a write (`planq.worker.engine.lease`), however that process
-stands: nothing in one that is stopped can.
-
-Everything else is as without it: it hands on signals, and ends as its child has ended. Standard library only.
+It also kills a worker whose lease is over while it calls a write (`planq.worker.engine.lease`). Otherwise it passes
+signals on, and ends as its child ends. Linux only; standard library only.
 """
 
 from __future__ import annotations
@@ -59,8 +54,6 @@ def main() -> int:
 
 
 class _Times:
-    """What the threads of a process have computed and waited for a processor, in seconds."""
-
     def __init__(self, pid: int) -> None:
         """Without a process of this number, or where the kernel does not count: of no thread."""
         self.computed: dict[int, float] = {}
@@ -80,11 +73,7 @@ class _Times:
 
 
 def credited(gap: float, tick: float, waited: float) -> float:
-    """Return how many of the seconds between two looks were everybody's, when `tick` lay between them as a rule.
-
-    What stood still with this process (a machine asleep, a container frozen) has missed no beat. Of a processor that
-    has let this process wait, `waited` says so.
-    """
+    """Return the seconds between two looks that count: not those in which this process stood still, too."""
     return min(gap, 2 * tick + waited)
 
 
@@ -104,9 +93,7 @@ class WatchedLoop:
         self.late_seconds = 0.0
 
     def look(self, report: Report, seconds: float) -> float:
-        """Count `seconds`, and return how late the beat is, as a share of its limit; two looks without one are
-        normal.
-        """
+        """Count `seconds`, and return how late the beat is, as a share of its limit."""
         if report.beats != self._beats:
             self._beats, self._looks, self.late_seconds, self._runnable_seconds = report.beats, 0, 0.0, 0.0
             return 0.0
@@ -226,7 +213,6 @@ class LoopGuard:
             self._end(report)
 
     def _end(self, report: Report) -> None:
-        """Log the freeze, end the process, and start it again. It may just have ended, or come to, meanwhile."""
         stack = self._stack()
         _kill(self._child, signal.SIGSTOP)
         sleep(_STOPPED_SECONDS)
@@ -246,7 +232,6 @@ class LoopGuard:
             self._start()
 
     def _log(self, stack: str) -> None:
-        """Write one line of the form that the log of the process has; it names files and functions, no values."""
         name = f"planq-{self._kind}-{self._child}@{os.uname().nodename}"
         late = round(self._watched.late_seconds, 1)
         if os.environ.get("PLANQ_LOG_FORMAT", "json") == "json":
@@ -279,9 +264,7 @@ class LoopGuard:
 
 
 def _fork_and_exec(command: list[str], *, env: dict[str, str], keep: tuple[int, ...]) -> int:
-    """Start a command in its own session, which Ctrl-C does not reach; return its pid. `subprocess` needs more
-    memory.
-    """
+    """Start a command in its own session, which Ctrl-C does not reach; return its pid."""
     if pid := os.fork():
         return pid
     try:

@@ -1,14 +1,11 @@
-"""Choosing who the embedded PostgreSQL runs as: it refuses to be root, and containers are root.
+"""Chooses the user of the embedded PostgreSQL, which refuses to run as root, as containers do.
 
-Not root: it runs as we do. Root: the first way that really works here, found by trying it (the candidate must run the
-server's binary and write into a folder below the data folder):
+As root, it takes the first way that works here: `reach`, the user nobody with one capability to pass closed folders,
+or `namespace`, a user namespace with another name for us, whose files belong to root.
 
-1. `reach`: the user nobody, with the one capability to pass through closed folders.
-2. `namespace`: a user namespace in which we have another name. Files keep their owner, root.
-
-Many services run as nobody. So the data folder itself belongs to root and is closed: other processes of nobody come
-neither to the data nor to the socket below it, and the kernel lets none of them look into a process that has a
-capability more. Nothing outside the server's own folder changes its owner or its permissions.
+The data folder is closed and belongs to root, because many services run as nobody: they reach neither the data nor
+the socket, and the kernel protects a process with a capability from them. Nothing outside the server's folder
+changes.
 """
 
 from __future__ import annotations
@@ -28,11 +25,7 @@ _PROBE = 'test -x "$1" && "$1" --version >/dev/null && : > "$2/probe" && rm "$2/
 
 
 def choose_identity(binary: Path, folder: Path) -> RunAs | None:
-    """Return who shall run `binary` on folders below `folder`, None for ourselves; as root, close `folder`.
-
-    What the server writes into has to be given to them (`give_to`). Raises `Misconfigured` with what was tried when
-    no way works.
-    """
+    """Return who runs `binary` below `folder`, None for ourselves; raise `Misconfigured` if no way works."""
     if os.geteuid() != 0:
         return None
     os.chown(folder, 0, 0)
@@ -76,7 +69,6 @@ def _candidates() -> Iterator[RunAs]:
 
 
 def _try(candidate: RunAs, binary: Path, folder: Path) -> str | None:
-    """Return why `candidate` cannot run `binary` and write into a `folder` made for that, None when it can."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     give_to(folder, candidate.owner)

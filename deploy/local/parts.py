@@ -118,9 +118,7 @@ def _master_key() -> str:
 
 
 def planq_parts(options: UpOptions, env: Mapping[str, str]) -> list[PlanqProcess]:
-    """Return API, workers and Flower, the slowest first; bulk jobs have an `io` worker so that they slow no other
-    job.
-    """
+    """Return API, workers and Flower, the slowest first; bulk jobs have their own `io` worker."""
     drain = float(env.get("PLANQ_DRAIN_SECONDS") or _DEFAULT_DRAIN_SECONDS) + _STOP_MARGIN_SECONDS
     parts = [
         _process("worker-io", ["worker", "io", "--priority", "interactive"], options, env, patience=drain),

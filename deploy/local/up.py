@@ -150,10 +150,7 @@ class Session:
         out.print(line)
 
     def _start_checked(self) -> tuple[str, str]:
-        """Start the servers, while a child reads the settings as each part will: a bad one is reported here, once.
-
-        Raises `Misconfigured` with what is wrong before any part begins: a part would only say it in its log.
-        """
+        """Start the servers while a child checks the settings; raise `Misconfigured` for bad ones."""
         log_path = self._options.log("settings")
         with log_path.open("wb") as log:
             env = child_environment(self._options, "", "")
@@ -207,7 +204,6 @@ class Session:
             )
 
     def _ask_for_migration(self, env: Mapping[str, str]) -> None:
-        """Ask before anything is written to a database that is not ours; raises `Misconfigured` unless one agrees."""
         place = f"{without_password(env['DATABASE_URL'])}, schema {env.get('PLANQ_SCHEMA') or SCHEMA}"
         if sys.stdin.isatty() and typer.confirm(f"Create or change planq's tables there ({place})?"):
             return

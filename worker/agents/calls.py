@@ -89,11 +89,7 @@ class _AgentCallingTool:
 
 
 class AskAgent(_AgentCallingTool):
-    """`ask_agent`: one agent asks another.
-
-    Its answer is a result and no error even when the other agent fails: the agent that asked can see the cause and go
-    on without it. Input data stays data; it is no part of the other agent's instructions.
-    """
+    """`ask_agent`: one agent asks another; the other's failure is a result, not an error."""
 
     definition = delegating_tool(
         "ask_agent",
@@ -394,15 +390,13 @@ def _strategy(arguments: dict[str, Any]) -> MergeStrategy:
 
 
 def _first_failure(children: Sequence[ChildOutcome]) -> ChildOutcome:
-    """Return the agent that failed first; where none did, the first that was cancelled from outside."""
     ended = [child for child in children if child.ended_at is not None and status_of(child) is not Status.SUCCESS]
     failed = [child for child in ended if status_of(child) is Status.FAILED] or ended or list(children)
     return min(failed, key=lambda child: agent_result(child).order)
 
 
 def _group_entry(child: ChildOutcome, step_id: str) -> dict[str, Any]:
-    """Return the entry of an agent; its output is null where it has none, so that it can be referenced all the same:
-    a text that names an agent which a group went on without says `null` there."""
+    """Return the entry of an agent; its output may be null, so that a text can refer to it."""
     shown = {
         "id": f"{step_id}[{child.position}]",
         "key": child.key,

@@ -168,10 +168,7 @@ _FIELDS = {Reason.PROMPT_REQUIRED: "prompt", Reason.INVALID_PLAN: "plan"}
 
 
 def _inserted(context: ToolContext) -> list[Defect]:
-    """Return the places of a plan where outputs of other steps were inserted.
-
-    Templates of a plan are read, so such an output could choose its bindings. A whole plan as an output is intended.
-    """
+    """Return the places of a plan where outputs were inserted: as templates they could choose their bindings."""
     planned = (context.planned or {}).get("plan")
     advice = "hand outputs over in bindings, and write {{ bindings.<name> }} here"
     return [

@@ -66,11 +66,7 @@ async def conclude_orchestration(
 async def unfinished_output(
     services: AgentServices, job: ChildOutcome, steps: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the output of an orchestration whose job was cancelled, or failed, before it had one.
-
-    It has the results of the steps that ended; `steps` are those of its frame, for a job that had not begun. Where
-    its time ran out, that is told as a transition, too.
-    """
+    """Return the output of an orchestration whose job ended without one: the results of its ended steps."""
     error = error_of(job) or {"code": "internal", "message": "the orchestration ended without an output"}
     backends = services.opened()
     found = await _look(backends, job.job_id)

@@ -56,11 +56,7 @@ def planning() -> Iterator[None]:
 async def ask_planner(
     backends: AgentBackends, context: ToolContext, arguments: Mapping[str, Any], max_steps: int
 ) -> str:
-    """Return the reply of one planning call by the request's `planner_model` or the job's model, and record its cost.
-
-    Raises `InternalFault` if the model fails, without a retry; before a call `BudgetExceeded`, or `Cancelled` if
-    another attempt owns the step.
-    """
+    """Return the reply of one planning call and record its cost; raise `InternalFault` or `BudgetExceeded`."""
     job_id = UUID(context.job_id)
     known = await persist(backends.orchestrations.catalogue, context.tenant_id, MOST_AGENTS)
     model = str(arguments.get("planner_model") or await persist(backends.orchestrations.model_of, job_id))
@@ -151,7 +147,6 @@ def _described(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema(agents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plan's schema with the known names as the only ones; its title is the name that providers get."""
     schema: dict[str, Any] = deepcopy({"title": PLAN_SCHEMA_NAME, **PLAN_SCHEMA_FOR_MODELS})
     if not agents:
         return schema

@@ -102,9 +102,7 @@ class AgentServices:
             raise too_deep(context, await self.limits(context))
 
     async def seconds(self, own_ms: int | None, context: ToolContext) -> float:
-        """Return an agent's seconds: its own or the default, within its caller's and step's; raise `TimedOut` if
-        none.
-        """
+        """Return an agent's seconds, within those of its caller and step; raise `TimedOut` if none are left."""
         left = time_left(context)
         given = (await self.limits(context)).step_timeout_ms(own_ms, None if left is None else left * 1000)
         if given <= 0:

@@ -1,14 +1,9 @@
 """Celery's consumer, with fewer calls between the thread that takes messages and the one that carries them out.
 
-Every call from one to the other wakes a thread, which then waits for the interpreter: several times the cost of what
-is called. So a message on Redis is acknowledged where its work ends, and events for monitors go out at intervals.
-
-A broker that answers with errors is treated as away, and a message that is no wake-up goes to the dead letters:
-neither ends the worker.
-
-An AMQP connection belongs to the consumer's thread: calls that write to it, or wait for an answer, are made there.
-
-What an operator undoes at the broker is repaired within seconds: a cancelled consumer, a mailbox without exchange.
+Each call wakes a thread, which then waits for the interpreter, so messages on Redis are acknowledged where their work
+ends, and events go out at intervals. Broker errors count as an outage, messages that are no wake-ups go to the dead
+letters, and cancelled consumers are restored: none of these ends the worker. An AMQP connection belongs to the
+consumer's thread: calls that write to it are made there.
 """
 
 from __future__ import annotations
@@ -171,11 +166,7 @@ class WakeConsumer(Consumer):
         channel.look_again()
 
     def _restore_prefetch_count_after_connection_restart(self, p: Any, *args: Any) -> None:
-        """Do what Celery does when a message is acknowledged after a reconnect, but on the consumer's thread.
-
-        Celery asks the broker for a wider prefetch window and waits for the answer. On the pool's thread that would
-        read the connection's socket together with the consumer: frames are torn (RabbitMQ, seen 2026-11).
-        """
+        """Widen the prefetch window on the consumer's thread: on the pool's, frames are torn (RabbitMQ, 2026-11)."""
         restore = super()._restore_prefetch_count_after_connection_restart
         if not self._maximum_prefetch_restored:
             self.hub.call_soon(restore, p, *args)
@@ -209,9 +200,7 @@ class WakeConsumer(Consumer):
         self._flush_due()
 
     def _heal(self) -> None:
-        """Consume again from queues without our consumer, unless an operator may cancel it; bind remote control
-        again.
-        """
+        """Consume again from queues without our consumer, and bind remote control again."""
         if "cancel_consumer" not in self.app.planq_remote_control:
             for queue in self._own_queues:
                 if not self.task_consumer.consuming_from(queue):
@@ -221,7 +210,6 @@ class WakeConsumer(Consumer):
             self.planq_mailbox.bind_again()
 
     def _listen_to(self, queues: Iterable[str]) -> None:
-        """Consume from queues; on RabbitMQ within each queue's window and the common one."""
         channel, consumer = self.task_consumer.channel, self.task_consumer
         has_windows = not isinstance(channel, Channel)
         for queue in queues:
@@ -246,11 +234,7 @@ class WakeConsumer(Consumer):
 
     @property
     def _windows(self) -> Mapping[str, int]:
-        """Maximum number of messages of each queue in this worker (RabbitMQ); the reserve stays free for others.
-
-        Each queue has a window. Between the window of the first one and that of the channel, RabbitMQ sends one
-        message regardless (3.10, seen 2026-11).
-        """
+        """Maximum messages of each queue here (RabbitMQ, which sends one more of the first; 3.10, seen 2026-11)."""
         reserve: Reserve | None = self.app.planq_reserve
         most = self.max_prefetch_count if reserve is None or not reserve.few else reserve.most
         return {**dict.fromkeys(self._own_queues, most), **self.app.planq_windows}
@@ -260,7 +244,6 @@ class WakeConsumer(Consumer):
         self._flush_events()
 
     def _bury(self, message: Any, error: BaseException) -> None:
-        """Move a message to the dead letters and acknowledge it."""
         delivery = message.delivery_info if isinstance(message.delivery_info, dict) else {}
         text = f"headers: {message.headers!r:.{LONGEST_CHARS}}, body: {message.body!r:.{LONGEST_CHARS}}"
         self._letters.put(str(delivery.get("routing_key", "")), text, str(error) or type(error).__name__)
@@ -280,10 +263,7 @@ def _pause(seconds: float) -> None:
 
 
 class StepRequest(Request):
-    """Reports a process that was killed (by the kernel for its memory, for example) to the worker's lifecycle.
-
-    A process that planq killed ends with `Terminated` and is not reported: its attempt had ended before.
-    """
+    """Reports a process that others killed (`Terminated`: planq did) to the worker's lifecycle."""
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Do what Celery does, then release the step at once instead of after its timeout."""

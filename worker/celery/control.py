@@ -48,7 +48,7 @@ class RefusedCommand(ValueError):
 
 
 def check_command(body: Any, allowed: Collection[str], reply_exchange: str) -> None:
-    """Raise `RefusedCommand` unless a body is a command in `allowed` whose reply goes to `reply_exchange`."""
+    """Raise `RefusedCommand` unless a body is an allowed command that replies to `reply_exchange`."""
     if not isinstance(body, Mapping) or not _FIELDS.issuperset(body):
         raise RefusedCommand(f"expected a command, found {shown(body)}")
     method = body.get("method")

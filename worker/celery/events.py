@@ -48,9 +48,7 @@ class TaskEvents(EventDispatcher):
             super().send(type, *args, **fields)
 
     def note(self, *events: tuple[str, _Fields]) -> None:
-        """Note task events of this moment, if a monitor wants them; functions for fields are called only if one
-        listens.
-        """
+        """Note task events of this moment, if they are switched on; fields may be a function, called if needed."""
         if self.enabled and (not self.groups or "task" in self.groups):
             self._pending.extend([(type, time.time(), fields) for type, fields in events])
             if self.on_send_buffered:

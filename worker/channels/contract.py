@@ -18,11 +18,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A conversation's message: its `text`, in a `thread` of the channel, from the delivery's `document`.
-
-    An open `question` is `{id, kind, message, schema, url}`; it was asked for a message of the person, whose metadata
-    is in the document as `in_reply_to`.
-    """
+    """`text` in a `thread` of the channel, with any open `question` (`{id, kind, message, schema, url}`)."""
 
     delivery: Delivery
     document: Mapping[str, Any]
@@ -41,9 +37,5 @@ class MessageChannel(Protocol[P]):
         ...
 
     async def send(self, outgoing: Outgoing, part: P) -> DeliveryOutcome:
-        """Make one attempt at a part. Any external failure is an outcome, not an exception.
-
-        An outcome `is_uncertain` if the part was sent and no answer came. Raises `DatabaseUnavailable`, before
-        anything is sent.
-        """
+        """Make one attempt at a part and return its outcome; raise `DatabaseUnavailable` before sending."""
         ...

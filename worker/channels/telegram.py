@@ -72,10 +72,7 @@ class BotApi:
         self._allowed = frozenset({(urlsplit(url).hostname or "").lower()})
 
     async def call(self, token: str, method: str, arguments: Mapping[str, Any], *, wait: float = 0.0) -> BotAnswer:
-        """Call a method and wait `wait` seconds longer for its answer.
-
-        Raises `Transient` or `TimedOut` if nothing was carried out, and what the guard of addresses raises.
-        """
+        """Call a method; raise `Transient` or `TimedOut` if it was not carried out, or errors of the guard."""
         # Longer than the sum of the parts: only their timeouts say whether a request was sent.
         bounds = AnswerBounds(_MAX_ANSWER_BYTES, 2 * self._seconds + wait)
         timeout = Timeout(self._seconds + wait, connect=self._seconds)

@@ -1,7 +1,6 @@
 """Shows "typing" in a chat while an attempt at its turn is in flight in this worker.
 
-Telegram shows it for 5 s. The answer to the message starts it; this renews it. Nothing is stored: when the turn waits
-for a person, or the turn or the worker ends, the notice expires.
+Telegram shows it for 5 s; this renews it. Nothing is stored: it expires by itself.
 """
 
 from __future__ import annotations

@@ -29,10 +29,7 @@ _WORDS_SECONDS = 1.0
 
 
 class BodyRefused(httpx2.StreamError):
-    """The body is too long, damaged, or has a content coding that was not offered.
-
-    A `StreamError`, because SDKs treat one as an error of the call.
-    """
+    """The body is too long, damaged or badly encoded; a `StreamError`, which SDKs handle."""
 
 
 class BodyTooLarge(BodyRefused):
@@ -74,10 +71,7 @@ class AnswerBounds:
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """A response body within bounds; `on_close` is called once when it is closed.
-
-    Read a second time, as some SDKs do, it is empty.
-    """
+    """A response body within bounds; `on_close` is called once. Read a second time it is empty."""
 
     def __init__(self, response: httpx2.Response, bounds: AnswerBounds, until: float, source: str) -> None:
         """Replace the body of a response by this decompressed one.
@@ -176,10 +170,7 @@ def out_of_time(source: str, bounds: AnswerBounds) -> httpx2.ReadTimeout:
 
 
 async def read_cut(response: httpx2.Response) -> tuple[bytes, bool]:
-    """Return the body up to its bound, and whether it was cut.
-
-    Raises `BodyRefused` for a damaged body or an unknown content coding.
-    """
+    """Return the body up to its bound, and whether it was cut; raise `BodyRefused` for a damaged one."""
     body = bytearray()
     try:
         async for piece in response.aiter_raw():
@@ -190,11 +181,7 @@ async def read_cut(response: httpx2.Response) -> tuple[bytes, bool]:
 
 
 async def words_of(response: httpx2.Response) -> str:
-    """Return the beginning of a response's text as one line for an error message; empty without a body.
-
-    Known secrets are hidden, because some servers repeat what they were sent. Reads 2 kB and waits for one second at
-    most, and raises nothing of the body.
-    """
+    """Return the first 2 kB of a response as one line for an error, without secrets; never raise."""
     said = bytearray()
     try:
         async with asyncio.timeout(_WORDS_SECONDS):

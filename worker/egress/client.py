@@ -49,9 +49,8 @@ class Egress:
         tenant_id: str = "",
         places: HostPlaces | None = None,
     ) -> GuardedTransport:
-        """Return a transport that reaches public addresses only, and the `allowed` hosts (`host` or `host:port`).
-
-        `caller` names the sender in messages.
+        """Return a transport to public addresses and the `allowed` hosts (`host` or `host:port`); `caller` is for
+        messages.
         """
         wire = Wire(self.tls, self.proxies, bounds, limits=_NO_REUSE)
         return GuardedTransport(wire, self.resolve, allowed, caller, tenant_id=tenant_id, places=places)

@@ -1,13 +1,9 @@
 """Requests to addresses that others have named: a transport that obeys `planq.shared.platform.addresses`.
 
-A host is resolved once, every address is checked, and the connection goes to a checked address. The name is not
-resolved again, so a DNS server cannot answer differently the second time (DNS rebinding). The `Host` header and the
-name that TLS verifies stay those of the URL. Each redirect is a new request and is checked again.
-
-Behind a proxy the address is also resolved and checked; then the proxy resolves the name again, so the operator has
-to bound what it reaches.
-
-`HostPlaces` bounds the concurrent requests of a tenant to one host.
+A host is resolved once, every address is checked, and the connection goes to a checked address: a second resolution
+could differ (DNS rebinding). The `Host` header and the name that TLS verifies stay those of the URL. Redirects are
+checked again. A proxy resolves the name itself, so the operator has to bound what it reaches. `HostPlaces` bounds the
+concurrent requests of a tenant to one host.
 """
 
 from __future__ import annotations
@@ -106,21 +102,14 @@ class _Host:
 
 @dataclass(frozen=True, slots=True)
 class HostPlaces:
-    """The bound of a tenant's concurrent requests to one host, in this process; lives on one event loop.
-
-    A request over `most` waits for up to `wait_seconds`, first come first served. Hosts are identified by name,
-    whatever the port.
-    """
+    """The bound of a tenant's concurrent requests to one host name: `most`, others wait `wait_seconds`."""
 
     most: int = 16
     wait_seconds: float = 10.0
     _hosts: dict[tuple[str, str], _Host] = field(default_factory=dict, compare=False, repr=False)
 
     async def take(self, tenant_id: str, host: str, caller: str) -> Callable[[], None]:
-        """Take a place; return the function that gives it back, to call once. `caller` is for messages.
-
-        Raises `HostBusy` if there was no place in time.
-        """
+        """Take a place and return the function that gives it back; raise `HostBusy` if none was free in time."""
         key = tenant_id, host
         found = self._hosts.setdefault(key, _Host(asyncio.Semaphore(self.most)))
         found.users += 1
@@ -154,11 +143,7 @@ class HostPlaces:
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """An HTTP transport that connects only to checked addresses.
-
-    Connections are not reused: the pool identifies them by address, and two names at one address must not share a TLS
-    session.
-    """
+    """An HTTP transport to checked addresses, without reuse: names at one address must share no TLS session."""
 
     def __init__(
         self,
@@ -171,10 +156,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         places: HostPlaces | None = None,
         own: OwnAddresses = _own_addresses,
     ) -> None:
-        """`caller` is for messages; without `places` the number of concurrent requests to a host is not bounded.
-
-        `own` are the addresses of this machine, including public ones.
-        """
+        """`caller` is for messages; `own` are the addresses of this machine, including public ones."""
         self._name = caller
         self._own = own
         self._tenant_id = tenant_id

@@ -22,10 +22,7 @@ class Proxies:
     direct: tuple[str, ...] = ()
 
     def of(self, scheme: str, host: str, port: int) -> str | None:
-        """Return the URL of the proxy for a request, None for a direct connection.
-
-        `localhost` and loopback addresses never use a proxy: there they would be the proxy's own.
-        """
+        """Return the URL of the proxy for a request, None for a direct one, as to loopback addresses."""
         proxy = self.by_scheme.get(scheme)
         if proxy is None or _is_loopback(host) or any(_covers(entry, host, port) for entry in self.direct):
             return None

@@ -51,11 +51,7 @@ def host_of(url: httpx2.URL) -> str:
 
 
 class Wire(httpx2.AsyncBaseTransport):
-    """An HTTP transport within bounds that checks no addresses: for hosts that the operator has named.
-
-    The headers of a response may have 100 kB (the bound of httpcore); `bounds` limits its body and its time.
-    Redirects are not followed.
-    """
+    """An HTTP transport within bounds, without checks of addresses: for hosts that the operator has named."""
 
     def __init__(
         self,
@@ -81,10 +77,8 @@ class Wire(httpx2.AsyncBaseTransport):
         return self._proxies.of(url.scheme, host_of(url), url.port or DEFAULT_PORTS.get(url.scheme, 0))
 
     async def send(self, request: httpx2.Request, proxy: str | None, source: str) -> httpx2.Response:
-        """Send a request through `proxy`; `source` names the other side in messages.
-
-        Raises what httpx2 raises, and `ReadTimeout` if the response is not complete in time. Its body is
-        decompressed.
+        """Send a request; raise what httpx2 raises, and `ReadTimeout` if the response is late. `source` is for
+        messages.
         """
         until = asyncio.get_running_loop().time() + self._bounds.seconds
         try:

@@ -23,7 +23,6 @@ class KnownAdaptations:
     """The stored adaptations, and those learned here since; a call never fails because the database is away."""
 
     def __init__(self, stored: Adaptations | None, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds and never goes back."""
         self._stored = stored
         self._clock = clock
         self._own: OrderedDict[tuple[str, str], dict[Adaptation, float]] = OrderedDict()

@@ -18,11 +18,7 @@ _LASTING = frozenset({400, 404, 405, 410, 413, 415, 422})
 
 
 class BatchApi:
-    """The batches of all providers that have them. Every error quotes the provider.
-
-    All methods raise `ProviderBatchFailed` if a provider refuses for good, and another `PlanqError` if it may work
-    later, or on another worker.
-    """
+    """The batches of all providers; raises `ProviderBatchFailed` for a final refusal, else another error."""
 
     def __init__(self, gateway: ModelGateway) -> None:
         self._gateway = gateway

@@ -1,10 +1,8 @@
 """Cassettes: exchanges with a model in a JSON-lines file, recorded from real calls and replayed by request.
 
 One line is `{"version": 1, "key", "model", "recorded": {request}, "reply"}`, without credentials. The key is a digest
-of the request without the model's name and without what changes from run to run (UUIDs, date-times, the ids of data
-fences), so a recorded job replays although its artifact ids are new. If a request was recorded several times, the
-last one counts, of the same model if there is one. Many processes may record into one file at once: a line is one
-`write` to a file opened for appending.
+of the request without the model's name, UUIDs, date-times and ids of data fences. The last recording of a request
+counts, of the same model if there is one. Many processes may record into one file at once.
 """
 
 from __future__ import annotations
@@ -70,9 +68,7 @@ class Recorder:
     """Appends exchanges to a cassette; safe to use from many threads and processes at once."""
 
     def __init__(self, path: Path, secrets: Iterable[str] = ()) -> None:
-        """Create `path` or raise `Misconfigured`; `secrets` are removed from what is recorded, with other
-        credentials.
-        """
+        """Create `path` or raise `Misconfigured`; `secrets` are removed from what is recorded."""
         self._path = path
         self._secrets = tuple(secrets)
         try:
@@ -110,11 +106,7 @@ class Recorder:
 
 
 def replay(path: str, request: ModelRequest, model: str = "") -> Completion:
-    """Return the recorded reply to `request`, of `model` if it gave one, at no cost.
-
-    Raises `ModelRefused` if the file cannot be read or has no such request (the message says how the closest one
-    differs), and `InvalidOutput` if a line of it is damaged.
-    """
+    """Return the recorded reply at no cost; raise `ModelRefused` without one, `InvalidOutput` for damage."""
     recorded = without_credentials(request.to_json())
     canonical = canonical_request(recorded)
     key = _key(canonical)
@@ -166,7 +158,6 @@ def _entries(path: str, lines: Iterable[str]) -> Iterator[_Entry]:
 
 
 def _miss(path: str, canonical: str, entries: Sequence[_Entry]) -> str:
-    """Return the error for an unrecorded request: how it differs from the closest recorded one."""
     asked = json.loads(canonical)
     purpose = asked["purpose"]
     message = f"cassette {path} has no recording of this {purpose} request"
@@ -194,7 +185,6 @@ def _last_message(request: Mapping[str, Any]) -> str:
 
 
 def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Return a phrase for each message, tool and field in which two requests differ."""
     found = []
     old, new = recorded["messages"], asked["messages"]
     for number, (one, other) in enumerate(zip(old, new, strict=False)):

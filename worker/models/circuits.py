@@ -39,16 +39,13 @@ class Circuits:
     """The circuit breakers of one process; for its event loop alone."""
 
     def __init__(self, clock: Callable[[], float], draw: Callable[[], float] = _RANDOM.random) -> None:
-        """`clock` returns seconds and never goes back; `draw` returns numbers from [0, 1)."""
         self._clock = clock
         self._draw = draw
         self._circuits: OrderedDict[tuple[str, str], _CircuitEntry] = OrderedDict()
 
     @contextmanager
     def around(self, model: str, tenant_id: str, job_id: str) -> Iterator[None]:
-        """Let a call through and note its end, or raise `CircuitOpen`; unreadable replies and cancelled calls do not
-        count.
-        """
+        """Let a call through and note its end, or raise `CircuitOpen`; an unreadable reply does not count."""
         kept = self._of(model, tenant_id)
         if not kept.circuit.admits(job_id, self._clock()):
             raise CircuitOpen(f"{kept.cause} (so it was for several jobs in a row; until one succeeds few are sent)")

@@ -105,10 +105,7 @@ class Models:
     def model(
         self, name: ModelName, key: str | None, adaptations: frozenset[Adaptation], *, is_stream: bool
     ) -> Model:
-        """Return a model whose requests are sent with `adaptations`; `key` is the tenant's, None for the settings'.
-
-        Raises `AuthFailed` without a key, and `ModelRefused` for a server that the settings do not name.
-        """
+        """Return a model; `key` is the tenant's, None for the settings'. Raise `AuthFailed` or `ModelRefused`."""
         return self._maker(name.place, key, is_stream=is_stream)(name.model, adaptations & _OF_MODELS)
 
     async def aclose(self) -> None:
@@ -211,10 +208,7 @@ def _openai_profile(adaptations: frozenset[Adaptation]) -> OpenAIModelProfile:
 
 
 def _remembering(make: MakeModel) -> MakeModel:
-    """Return `make` for models that convert a tool's schema into their provider's form once, not for each call.
-
-    pydantic-ai does so each time (2.68): for 25 tools that takes 4 ms, most of the CPU time of a call.
-    """
+    """Return `make` for models that convert a tool's schema once; pydantic-ai takes 4 ms for it each time."""
 
     def made(name: str, adaptations: frozenset[Adaptation]) -> Model:
         model = tolerant(make(name, adaptations))
@@ -234,8 +228,6 @@ def _remembering(make: MakeModel) -> MakeModel:
 
 @cache
 def _lenient(kind: type[OpenAIChatModel]) -> Callable[..., OpenAIChatModel]:
-    """Return a subclass of a pydantic-ai model of OpenAI-compatible servers with planq's changes."""
-
     class Lenient(kind):  # type: ignore[valid-type, misc]
         def __init__(self, name: str, *, adaptations: frozenset[Adaptation], **options: Any) -> None:
             super().__init__(name, **options)

@@ -159,10 +159,8 @@ class Usage:
 
 @dataclass(slots=True)
 class BrokenTryUsage:
-    """Usage of the broken attempts of one logical call; filled in during the call.
-
-    `reported` is what the provider counted, `probable` the same plus estimates for what it had not reported.
-    `partial` is the received part of the last broken reply.
+    """Usage of the broken attempts of one logical call: as `reported`, with estimates (`probable`), and the last
+    reply.
     """
 
     attempts: int = 0

@@ -31,9 +31,7 @@ class StoredFiles:
     notes: Sequence[str] = ()
 
     def told(self, ask: Ask, completion: Completion) -> str:
-        """Return the text of a reply, with its files if there is no text, or notes on those not stored unless it is
-        data.
-        """
+        """Return the text of a reply; without one its files, and after it notes on files that were not stored."""
         if completion.tool_calls:
             return completion.text
         if not completion.text.strip():
@@ -52,9 +50,7 @@ class FileStore:
     max_bytes: int
 
     async def stored(self, ask: Ask, model: str, files: Sequence[MadeFile]) -> StoredFiles:
-        """Store files under artifact ids derived from them, so that a repeat returns the same ones; raise
-        `Transient`.
-        """
+        """Store files under ids that a repeat derives, too; raise `Transient` if they cannot be stored now."""
         artifacts: list[MadeArtifact] = []
         notes: list[str] = []
         for number, file in enumerate(files):

@@ -81,10 +81,7 @@ _FINDINGS_CHARS = 200_000
 
 @dataclass(frozen=True)
 class _Question:
-    """A request, built at first use, and the answer of the offline rules.
-
-    With `may_be_silent` the reply may be empty. `speech` locates the words for people in it, None for none.
-    """
+    """A request, built at first use, and its offline answer; `speech` locates the words for people."""
 
     purpose: Purpose
     write: Callable[[], ModelRequest]
@@ -284,7 +281,6 @@ class ModelGateway:
         return made
 
     def _turn(self, names: Sequence[str], tenant_id: str) -> Turn | None:
-        """Return a job's next turn at its models; None where the circuit of one is closed."""
         waits: dict[str, float] = {}
         for name in names:
             full = parse_model_name(name).full
@@ -488,9 +484,7 @@ _ENDED = ("stop", "tool_call")
 
 
 def _check_says_something(question: _Question, completion: Completion) -> None:
-    """Raise `InvalidOutput` for a reply without a text, file or call that the stage needs, `ModelRefused` if
-    filtered.
-    """
+    """Raise `InvalidOutput` for a reply without what the stage needs, `ModelRefused` for a filtered one."""
     purpose = question.purpose
     if completion.text.strip() or (purpose is Purpose.PLAN and completion.tool_calls):
         return
@@ -540,10 +534,8 @@ class TryLimits:
     jitter: Callable[[], float] = field(default=SystemRandom().random)
 
     async def insist(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the first success of `attempt`, or raise the last error.
-
-        An error is the last if it is not retryable, if no attempt is left, or if the server asks for a longer wait
-        than `retry_after_cap`. An open circuit ends the attempts; its error counts only if none was sent before.
+        """Return the first success, or raise the error after which no try is allowed, or the server's wait is too
+        long.
         """
         number = 0
         failed: ExecutionFailed | None = None

@@ -11,10 +11,7 @@ _Made = TypeVar("_Made")
 
 
 class IdentityCache(Generic[_Of, _Made]):
-    """The function `make` with its last `most` values cached, for arguments and values that nobody changes.
-
-    `parts` returns the objects that identify an argument.
-    """
+    """The function `make` with its last `most` values cached by the identity of the argument's `parts`."""
 
     def __init__(
         self,

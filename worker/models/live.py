@@ -1,10 +1,8 @@
 """The live text of models, for people who follow a job.
 
-A process keeps the text of each stage call while it runs. Periodically it queries which of the jobs are followed, and
-writes their new text in one statement; no other text leaves the process.
-
-Each try of a model is an epoch, so a repeated call never shows a text twice. Tries are counted over all calls of a
-process: an attempt at a stage belongs to one process.
+A process keeps the text of each running stage call. Periodically it queries which of the jobs are followed, and
+writes only their new text, in one statement. Each try of a model is an epoch, so a repeated call never shows a text
+twice.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ class LiveCall:
     """The text of one call of a stage, over all its tries."""
 
     def __init__(self, texts: LiveTexts, ask: Ask, stage: StageAttempt, form: SpeechForm) -> None:
-        """`ask` is that of the `stage`; its job is the one that people follow."""
         # Most is made with the first try: a call that no provider is asked for costs next to nothing.
         self._texts = texts
         self._ask = ask

@@ -232,7 +232,6 @@ def _call_part(call: ToolCallRequest, names: WireNames, provider: str) -> ToolCa
 
 
 def _stored(message: ChatMessage, calls: Sequence[ToolCallPart], provider: str) -> ModelResponse | None:
-    """Return the reply as its provider made it; None where it left no state, or another one's."""
     if not isinstance(message.state, Mapping):
         return None
     waiting = list(calls)

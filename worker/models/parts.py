@@ -68,11 +68,7 @@ class PartLoader:
         self._kept: OrderedDict[tuple[str, str, str], _Fetched] = OrderedDict()
 
     async def loaded(self, tenant_id: str, request: ModelRequest) -> ModelRequest:
-        """Return a request with the bytes of its parts; text files become text of their message.
-
-        A tool's artifact that cannot be shown is dropped: the tool's result names it. Raises `InvalidArguments` for a
-        bad URL or content, `PolicyDenied` for a private address, `TimedOut` or `Transient` if it cannot be read now.
-        """
+        """Return a request with the bytes of its parts; raise `ExecutionFailed` for an input that cannot be read."""
         left = self._limits.max_bytes
         found: dict[int, Part] = {}
         parts = [part for message in request.messages for part in message.parts]
@@ -188,7 +184,6 @@ def _too_large(part: Part, most: int) -> InvalidArguments:
 
 
 def _with_texts(message: ChatMessage, parts: Sequence[Part]) -> ChatMessage:
-    """Return a message in which files of text are texts, as every model can read them."""
     texts = [message.content] if message.content.strip() else []
     others = []
     for part in parts:

@@ -58,11 +58,7 @@ class InstalledPlanners:
         return sorted(self._planners)
 
     async def decide(self, name: str, request: PlanningRequest, *, cut_off: CutOff | None = None) -> ModelReply:
-        """Call a named planner; its decision is returned as a model's call of `__planning__`.
-
-        Raises `ModelFailed` for an unknown, failing or slow planner, or a decision that is no JSON object. Can be
-        cancelled as `Planner.plan`.
-        """
+        """Call a planner; return its decision as a call of `__planning__`, or raise `ModelFailed`."""
         started = self._clock()
 
         def record(error: ExecutionFailed | None) -> ModelCall:
@@ -125,10 +121,7 @@ class _Function:
 
 
 def load_planners(group: str = PLANNERS_GROUP) -> InstalledPlanners:
-    """Return the planners of all installed entry points; raise `Misconfigured` for one that is none.
-
-    An entry is an async function `plan(request)`, an object with such a method, or its class.
-    """
+    """Return the planners of all installed entry points: async functions `plan(request)`, or objects with one."""
     found: dict[str, OwnPlanner] = {}
     for entry in sorted(importlib.metadata.entry_points(group=group), key=lambda entry: entry.name):
         place = f"entry point {group}:{entry.name} ({entry.value})"

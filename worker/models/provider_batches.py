@@ -78,11 +78,7 @@ def _openai_batch(model: Model, held: ProviderBatch, provider_id: str, file_id: 
 
 
 async def find(model: Model, held: ProviderBatch, calls: Sequence[tuple[UUID, str]]) -> Batch | None:
-    """Return the batch that an earlier try may have submitted, None where the provider has none of it.
-
-    OpenAI is asked for our id. Anthropic keeps nothing of ours but the ids of requests, which can be read once a
-    batch has ended: raises `Transient` while one that runs might be it.
-    """
+    """Return the batch that an earlier try may have sent; raise `Transient` while one might be it."""
     since = held.created_at - _CLOCKS_DIFFER
     if isinstance(model, OpenAIResponsesModel):
         listed = 0

@@ -126,11 +126,7 @@ def _words(error: Exception) -> str:
 
 
 def translated(error: Exception, *, secret: str) -> ExecutionFailed:
-    """Return our error for `error`, one of `FOREIGN`.
-
-    Its message is stored and shown, and servers are known to repeat a refused key: `secret` (the API key) is taken
-    out of it, and so are credentials and queries of addresses.
-    """
+    """Return our error for one of `FOREIGN`, without `secret` (the API key) and credentials of addresses."""
     detail = _words(error)
     cause: BaseException | None = error
     while cause is not None:  # the SDKs wrap it into a connection error

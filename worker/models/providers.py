@@ -41,8 +41,6 @@ _log = logging.getLogger("planq.llm")
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Whom a request is for: its model, the key of whoever asks, and who follows the reply."""
-
     name: ModelName
     key: str | None
     live: LiveCall | None
@@ -119,9 +117,7 @@ class Providers:
     async def deferred(
         self, name: ModelName, request: ModelRequest, key: str | None, deferral: Deferral, job_id: str
     ) -> Completion | None:
-        """Return a batch's reply; None if it cannot wait. Raise `CallDeferred` before, `ProviderBatchFailed` without
-        one.
-        """
+        """Return a batch's reply, None if it cannot wait; raise `CallDeferred` or `ProviderBatchFailed`."""
         try:
             return await self._deferred(_Call(name, key, None), request, deferral, job_id)
         except UnreadableReply as error:
@@ -231,7 +227,6 @@ class Providers:
         return redacted(model.base_url or call.name.place)
 
     def _words_of(self, error: ModelAPIError, call: _Call) -> str:
-        """Return what the server said, without the key: its message where it has one, else its whole answer."""
         body = error.body if isinstance(error, ModelHTTPError) else None
         if isinstance(body, dict) and isinstance(body.get("error"), dict):
             body = body["error"]
@@ -282,7 +277,6 @@ class Providers:
         return completion_of(response, wire.names, wire.request)
 
     def _wire(self, model: Model, call: _Call, request: ModelRequest, active: frozenset[Adaptation]) -> Wire:
-        """Put a request into the provider's terms; an answer schema may have to go into the instructions."""
         name = call.name
         settings = self._wire_settings(name, request)
         if call.is_patient and "service_tier" not in settings and self._has_flex(name):

@@ -237,9 +237,7 @@ def check_is_whole(response: ModelResponse) -> None:
 def completion_of(
     response: ModelResponse, names: WireNames | None = None, request: ModelRequest | None = None
 ) -> Completion:
-    """Return a reply with planq's own names; calls written as text count if tools were offered or nothing else is
-    there.
-    """
+    """Return a reply with planq's own names; calls written as text count if tools were offered."""
     texts = [part for part in response.parts if isinstance(part, TextPart)]
     read = [read_text(part.content) for part in texts]
     told = [part.content for part in response.parts if isinstance(part, ThinkingPart) and part.content]
@@ -322,7 +320,6 @@ def _own_planned(call: Any, names: WireNames) -> Any:
 def _written(
     read: Sequence[ReadText], answers: list[str], request: ModelRequest | None
 ) -> tuple[list[ToolCallRequest], list[str]]:
-    """Return the calls that texts hold as text, and the answers without them."""
     calls = written_calls([call for one in read for call in one.calls])
     offered = () if request is None else request.names
     if calls and (offered or not any(answer.strip() for answer in answers)):
@@ -342,11 +339,7 @@ def _with_texts(response: ModelResponse, answers: Sequence[str]) -> ModelRespons
 
 
 def partial_of(response: ModelResponse, request: ModelRequest) -> Completion:
-    """Return the received part of a reply, with the tokens that it has probably cost.
-
-    The provider's own numbers count where it reported them; while a reply runs they may lag behind (Anthropic begins
-    with the tokens of the question), so that the output is never less than the text that came.
-    """
+    """Return the received part of a reply, with its reported tokens or the estimate, whichever is higher."""
     reported = response.usage
     asked = reported.input_tokens or _estimated(json.dumps(request.to_json(), ensure_ascii=False))
     said = max(reported.output_tokens, _estimated("".join(_received(response))))

@@ -1,9 +1,7 @@
-"""A model request in planq's own form, before any provider's format.
+"""A model request in planq's own form, as `ModelCall.exchange` keeps it and cassettes compare it.
 
-PLAN is the conversation plus the planning rules and one forced tool. RESPOND is the original conversation plus one
-further user message with two headed parts: the findings, and what to do with them. A turn of `loop` or `react` is the
-conversation plus its rules, what was done so far, and the tools. The same form is what `ModelCall.exchange` keeps and
-what cassettes compare.
+PLAN is the conversation, the planning rules and one forced tool. RESPOND is the conversation and a message with the
+findings and the task. A turn of `loop` or `react` is the conversation, its rules, the transcript, and the tools.
 """
 
 from __future__ import annotations
@@ -92,9 +90,7 @@ class ModelRequest:
         return form | {key: value for key, value in asked.items() if value is not None}
 
     def to_keep(self) -> dict[str, Any]:
-        """Return the form for a call's record: of a later turn only new messages, their number before, and tools'
-        names.
-        """
+        """Return the form for a call's record: of a later turn only what is new."""
         form = replace(self, messages=self.messages[self.known :]).to_json()
         if not self.known:
             return form
@@ -132,7 +128,6 @@ def without_artifacts(request: ModelRequest) -> ModelRequest:
 
 
 def _in_words(message: ChatMessage) -> ChatMessage:
-    """Return a message that calls tools, or has the result of one, as a text."""
     if message.role == "tool":
         return ChatMessage("user", f"Result of {message.name}:\n{fenced_data(message.content)}", parts=message.parts)
     if not message.tool_calls:
@@ -146,7 +141,6 @@ def _in_words(message: ChatMessage) -> ChatMessage:
 
 
 def _message_json(message: ChatMessage) -> dict[str, Any]:
-    """Return a message as exchanges show it; what only its provider can read is left out."""
     shown: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         shown["tool_calls"] = [

@@ -42,11 +42,7 @@ def mapped(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str,
 
 
 def opened(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `schema` with every object that lists no properties said to be open, which means the same.
-
-    Providers and servers that hold a model to a schema forbid unlisted fields: without a word on them, such
-    an object can only come back empty.
-    """
+    """Return `schema` with objects without listed properties marked open; servers would keep them empty."""
     made = mapped(schema, lambda inner: opened(inner) if isinstance(inner, Mapping) else inner)
     if is_object(made) and not made.get("properties"):
         made.setdefault("additionalProperties", True)

@@ -63,7 +63,6 @@ class ModelSettings:
         return self.max_attempts * self.request_timeout + (self.max_attempts - 1) * longest_wait
 
     def __post_init__(self) -> None:
-        """Refuse values that could only fail later, at the first call."""
         try:
             parse_model_name(self.default_model)
         except InvalidRequest as error:

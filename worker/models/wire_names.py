@@ -72,11 +72,7 @@ class WireNames:
 
 
 class PropertyNames:
-    """The properties of one tool's schema whose names a provider refuses, and what they are called instead.
-
-    A property has one name in the whole schema, and it is only renamed where the schema lists it: the keys of an
-    object without listed properties are data.
-    """
+    """The listed properties of one tool's schema that a provider refuses, and their names on the wire."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         own = set(_property_names(schema))
@@ -159,7 +155,6 @@ def _property_names(schema: Any) -> Iterator[str]:
 def _translated(
     value: Any, schemas: Sequence[Mapping[str, Any]], root: Mapping[str, Any], names: Mapping[str, str]
 ) -> Any:
-    """Return `value` with listed properties renamed; it may be an instance of any of `schemas`."""
     if not isinstance(value, (Mapping, list)):
         return value
     possible = list(_alternatives(schemas, root))

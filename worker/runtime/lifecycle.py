@@ -303,7 +303,6 @@ class Lifecycle:
             self._sweep_timer.due_in(0)
 
     async def _retain(self) -> None:
-        """Remove what is due over a separate connection, because it may take long."""
         url, has_pooler = self._settings.require_database(), self._settings.has_pooler
         functions = self._settings.functions_schema
         async with Database(url, has_pooler=has_pooler, functions=functions, max_connections=1) as database:
@@ -347,7 +346,6 @@ class Lifecycle:
             self._io_workers = sum(Pool.IO in worker["pools"] for worker in standing.alive)
 
     async def _watch(self) -> None:
-        """End the worker if it receives no wake-ups any more."""
         if not self._winding_down.is_set() and await self._watchdog.is_lost(len(self._parts.here.attempts())):
             self._winding_down.set()
             self._parts.restart()
@@ -374,9 +372,7 @@ class Lifecycle:
             await self._reconciler.compare()
 
     async def _stop_processes(self, processes: PreforkProcesses) -> None:
-        """When the worker stops, kill what outlasts the drain time and hand back its work; Celery would wait for
-        ever.
-        """
+        """When the worker stops, kill what outlasts the drain time, and hand back its work."""
         await self._winding_down.wait()
         await asyncio.sleep(self._settings.drain_seconds)
         for _ in range(round(_CONCLUDE_SECONDS / _TICK_SECONDS)):
@@ -436,11 +432,7 @@ _ROUNDING_SECONDS = 0.002
 
 
 class SweepTimer:
-    """When the sweeper looks again: after its pause, or earlier if a job is known to run out of time.
-
-    A job with less time than the pause may begin and run out of it between two looks; the claim of its stage reports
-    it here. The sweeper itself has seen all others before. Belongs to one event loop.
-    """
+    """The pause between sweeps, ended early by a claim of a job that runs out of time before; for one loop."""
 
     def __init__(self) -> None:
         self._is_due = asyncio.Event()
@@ -496,11 +488,7 @@ class ConsumerWatchdog:
         self._unheard_since = self._unheard_last = -math.inf
 
     async def is_lost(self, in_flight: int) -> bool:
-        """Return whether this worker was idle for its patience while wake-ups for it were published in vain.
-
-        A wake-up that the broker did not accept does not count, so an unreachable broker is no sign; once it is back,
-        the consumer has half the patience to reconnect. Raises `DatabaseUnavailable`.
-        """
+        """Return whether this worker was idle for its patience while the broker took wake-ups for it in vain."""
         count, now = self._received(), monotonic()
         if in_flight or count != self._count:
             self._count, self._idle_since = count, now

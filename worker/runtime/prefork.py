@@ -1,8 +1,7 @@
 """The processes of a `cpu` worker: what each reports to its parent, and how the parent ends one.
 
-Each process writes every change of its `InFlightWork` into one pipe, a line at a time (below PIPE_BUF, so that lines
-never mix). A process that computes in C handles no signal, so it is stopped (SIGSTOP), the pipe is read to its end,
-and the process is killed only if it still runs the attempt that has to end: no other step is ever hit.
+Each process writes every change of its `InFlightWork` as a line into one pipe. To end a process, it is stopped
+(SIGSTOP), the pipe is read, and it is killed only if it still runs that attempt: no other step is ever hit.
 """
 
 from __future__ import annotations
@@ -76,11 +75,7 @@ class PreforkProcesses:
         self._consumer = consumer
 
     def bind_to_parent(self) -> None:
-        """In a process, before it takes work: let the kernel kill it with its parent, where it can (Linux).
-
-        Celery's processes outlive a killed parent, and would continue a step which another worker may have claimed.
-        For the kernel the parent is the thread that forks: Celery forks in the main thread.
-        """
+        """In a process: let the kernel (Linux) kill it with its parent; Celery's processes would outlive it."""
         die_with(self._parent, signal.SIGKILL)
 
     def notify(self, kind: str, ref: StepRef, number: int) -> None:

@@ -1,8 +1,8 @@
-"""At every heartbeat: does this worker still own what runs here, and does everything that it owns run here?
+"""Compares at every heartbeat what this worker owns with what runs here.
 
-An attempt that was taken back (its lease had lapsed), has expired or was cancelled is cut off before it writes
-anything. An attempt that the database counts as ours although it does not run here (the answer to a claim was lost,
-for example) is handed back. While the database is away nothing can be taken back, so nothing is cut off.
+An attempt that it no longer owns is cut off before it writes. One that it owns and does not run (the answer to a
+claim was lost, for example) is handed back. While the database is away nothing can be taken back, so nothing is cut
+off.
 """
 
 from __future__ import annotations

@@ -43,11 +43,7 @@ class WorkRefused(Exception):
 
 
 class Failed(Exception):
-    """The process ended over the work, or its time was over and it was killed; `is_late` tells which.
-
-    `is_starved`: it was killed before it had computed for its time, because others had the processors. Another time
-    it may come to an end.
-    """
+    """The process ended, or its time was over (`is_late`), perhaps without CPU time (`is_starved`)."""
 
     def __init__(self, message: str, *, is_late: bool, is_starved: bool = False) -> None:
         super().__init__(message)
@@ -70,11 +66,7 @@ class Apart:
         self._waiting: deque[tuple[str, asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     async def call(self, tenant_id: str, work: str, *arguments: Any, seconds: float) -> Any:
-        """Return what the work comes to, as JSON has it, if a process computes it in `seconds`.
-
-        By the clock it has `_PATIENCE` times as long, from when a process begins with it. Raises `WorkRefused` and
-        `Failed`. When the caller is cancelled, the process is killed.
-        """
+        """Return the JSON result of work within CPU `seconds`; raise `WorkRefused` or `Failed`."""
         await self._turn(tenant_id)
         try:
             asked = _WorkItem(work, arguments, seconds)
@@ -180,8 +172,6 @@ class _ProcessGone(Exception):
 
 
 class _WorkItem:
-    """One piece of work; given up, its process is killed."""
-
     def __init__(self, work: str, arguments: Sequence[Any], seconds: float) -> None:
         self.body: Final = pickle.dumps((work, arguments), pickle.HIGHEST_PROTOCOL)
         self.seconds: Final = seconds
@@ -203,8 +193,6 @@ class _WorkItem:
 
 
 class _Process:
-    """One process, used by one thread at a time; any thread may kill it."""
-
     def __init__(self, command: Sequence[str]) -> None:
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         # A group of its own: what looks for the remains of a lost worker must not find it.

@@ -49,10 +49,7 @@ _AUTH_STATUSES = (401, 403, 407)
 
 
 class ToolError(ToolFailed):
-    """Raised by a tool to say that it could not do what was asked; `message` is shown to the model and the user.
-
-    `retryable=True` says that the same call may succeed later; the tool's effect class and `retries` still decide.
-    """
+    """A tool's own failure: `message` is for the model and the user, `retryable` says if a retry may succeed."""
 
     def __init__(self, message: str, retryable: bool = False) -> None:
         super().__init__(message)

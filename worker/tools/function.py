@@ -175,8 +175,7 @@ class FunctionTool:
 
 
 def _is_being_cancelled() -> bool:
-    """Return whether the running task was cancelled from outside. Its variables are not the caller's, whose frame the
-    error of a cancelled task refers to."""
+    """Return whether the running task was cancelled from outside; separate, so that no frame refers to it."""
     current = asyncio.current_task()
     return current is None or current.cancelling() > 0
 
@@ -189,7 +188,6 @@ def _user_scoped(options: ToolOptions, inputs: Inputs, place: str) -> Sequence[s
 
 
 def _recovery(options: ToolOptions, place: str) -> Recovery:
-    """Return what becomes of a call that was cut off; an operator's word wins over the author's `find_out`."""
     recovery = options.recovery or (Recovery.FAIL if options.find_out is None else Recovery.FIND_OUT)
     effect = options.effect or Effect.UNSAFE
     if effect is not Effect.UNSAFE and (options.recovery is not None or options.find_out is not None):

@@ -160,8 +160,6 @@ def load_registry(
 
 
 class _Loader:
-    """One run of `load_registry`: what was found so far, and what the YAML file says about it."""
-
     def __init__(self, services: ToolServices, entries: Sequence[FunctionOptions], yaml_path: Path | None) -> None:
         self.tools: list[Tool] = []
         self._services = services
@@ -247,11 +245,7 @@ def _call_factory(factory: Callable[..., Any], services: ToolServices, place: st
 
 @contextmanager
 def _present_folder_first() -> Iterator[None]:
-    """Find modules in the working directory first, and afterwards last.
-
-    It has the modules that a user names and their imports. Later imports by planq or a library must not find modules
-    there first: a project may have its own `celery.py`.
-    """
+    """Find modules in the working directory first, and afterwards last: a project may have a `celery.py`."""
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
@@ -330,9 +324,7 @@ class _ToolsFile(BaseModel):
 
 
 def read_tools_file(path: Path) -> list[FunctionOptions]:
-    """Return the file's entries; raise `Misconfigured` with the key or line for anything else, or a repeated
-    function.
-    """
+    """Return the file's entries; raise `Misconfigured` with the key or line of a defect."""
     try:
         content: Any = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -131,9 +131,7 @@ class Resources:
             return False
 
     async def get(self, kinds: Iterable[Any]) -> Mapping[Any, Any]:
-        """Return resources by type, each opened once; raise `Unreached` for one that cannot be opened, which is
-        retried.
-        """
+        """Return resources by type, each opened once; raise `Unreached` for one that cannot be opened."""
         return {kind: await self._get(kind) for kind in kinds}
 
     async def _get(self, kind: Any) -> Any:

@@ -52,11 +52,7 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The arguments of a function: their schema, and the model that reads typed values out of JSON.
-
-    `names` are those of the parameters by the model's fields; `injected` says for parameters that are no arguments of
-    what type they are.
-    """
+    """The arguments of a function: schema, model, parameters' `names` by its fields, and `injected` types."""
 
     schema: dict[str, Any]
     model: type[BaseModel]
@@ -73,11 +69,7 @@ class Output:
     wrap: Wrap
 
     def dump(self, value: Any, tool_name: str, context: ToolContext) -> dict[str, Any] | RichOutput:
-        """Return what a function has returned as the JSON object that is stored, wrapped where the schema says so.
-
-        Raises `InvalidOutput` where its JSON would say less (undecodable bytes, a cycle, keys of one object that are
-        the same text), or is no object. `output_text` refuses the rest of what JSON cannot hold.
-        """
+        """Return a result as the stored JSON object; raise `InvalidOutput` if JSON would lose a part of it."""
         if isinstance(value, Artifact):
             made = self.dump_artifact(value, tool_name, context)
             if not isinstance(made, BytesArtifact):
@@ -241,11 +233,7 @@ class FindOutFunction:
 def read_question(
     function: Callable[..., Any], inputs: Inputs, place: str, resources: Container[Any] = ()
 ) -> FindOutFunction:
-    """Return a `find_out` function of the tool with these inputs; `resources` as for `read_inputs`.
-
-    Raises `Misconfigured` naming `place` when it asks for anything but the tool's own parameters and what is
-    injected, or cannot say `NotHappened`.
-    """
+    """Return a `find_out` function of a tool; raise `Misconfigured` for foreign parameters or no `NotHappened`."""
     if not inspect.isfunction(function):
         raise Misconfigured(f"{place}: expected a function, found {function!r}")
     hints = _hints(function, place)

@@ -21,9 +21,7 @@ from planq.shared.platform.errors import Transient
 
 
 class ToolThreads:
-    """The threads of a registry: `running` calls at a time per loop, others wait; `alive` bounds and counts all
-    threads.
-    """
+    """The threads of a registry: at most `running` calls at a time per loop, `alive` threads in all."""
 
     def __init__(self, running: int = 32, alive: int = 128) -> None:
         self._running = running
@@ -35,11 +33,7 @@ class ToolThreads:
     async def call(
         self, function: Callable[..., Any], arguments: dict[str, Any], owner: Ownership | None = None
     ) -> Any:
-        """Call `function(**arguments)` in a thread that `owner` tracks; return its result or raise its exception.
-
-        Context variables are copied. Cancelling returns at once and abandons the thread. Raises `Transient` if too
-        many threads are alive.
-        """
+        """Call `function(**arguments)` in a thread that cancelling abandons; raise `Transient` if too many live."""
         try:
             limiter = self._limiter.get()
         except LookupError:

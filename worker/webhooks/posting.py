@@ -29,11 +29,7 @@ _MOST_ANSWER_BYTES = 64 * 1024
 
 
 class Poster:
-    """Posts deliveries.
-
-    The receiver has `timeout` to answer with a status; only the beginning of a refusal's body is read. Redirects are
-    not followed. `allowed` hosts may be in a private network; `draw` spreads the pauses.
-    """
+    """Posts deliveries, and waits `timeout` for a status; `allowed` hosts may be private; `draw` spreads pauses."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""Sends all deliveries that are due, of all tenants, while its worker lives.
+"""Sends all due deliveries of all tenants while its worker lives.
 
-Every `io` worker does so when its sweep finds some. A claim takes each delivery once; if a worker is lost between
-sending and its commit, the delivery is sent again with the same id, by which the receiver recognises it. A slow
-receiver delays no other: the concurrent deliveries of one recipient are bounded.
+A claim takes each delivery once; if a worker is lost between sending and its commit, the delivery is sent again with
+the same id. A slow receiver delays no other: the deliveries of one recipient are bounded.
 """
 
 from __future__ import annotations

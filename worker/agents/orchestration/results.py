@@ -45,11 +45,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How one agent ended; `error` is `{code, message}`, None without one; `order` grows with the time of its end.
-
-    `timed_out` says that its time had run out, or that of whoever called it. `chained` is the result of its chained
-    tool, None where none was called.
-    """
+    """How one agent ended; `order` grows with its end, `chained` is the result of its chained tool."""
 
     status: Status
     exec_id: str | None = None
@@ -64,10 +60,7 @@ class AgentResult:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """How one step ended, with its agents in plan order; `error` is the step's own, None where it has none.
-
-    `was_begun` is false for a step that the plan did not reach. `succeeded` is the engine's verdict on the step.
-    """
+    """How one step ended, with its agents in plan order; `succeeded` is the engine's verdict."""
 
     was_begun: bool
     succeeded: bool
@@ -119,11 +112,7 @@ def group_bindings(strategy: MergeStrategy, agents: Sequence[AgentResult], group
 def render_orchestration(
     frame: Mapping[str, Any], outcomes: Sequence[StepOutcome], run_error: Any = None
 ) -> dict[str, Any]:
-    """Return the output of an orchestration from its frame (`compiling.Compiled`) and the outcomes of its steps.
-
-    `run_error` is what ended it as a whole, None where a step halted it or it came to its end. Precondition: one
-    outcome per step of the frame, in its order.
-    """
+    """Return an orchestration's output from its frame and each step's outcome; `run_error` ended it as a whole."""
     entries: list[dict[str, Any]] = []
     bindings = dict(frame["bindings"])
     for step, outcome in zip(frame["steps"], outcomes, strict=True):
@@ -153,9 +142,7 @@ def render_output(
 
 
 def unbegun_output(error: Any, steps: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Return the output of an orchestration before its first step: all `steps` of its frame are skipped (case
-    oe-094).
-    """
+    """Return the output of an orchestration whose `steps` are all skipped (case oe-094)."""
     unreached = [StepOutcome(was_begun=False, succeeded=False)] * len(steps)
     return render_orchestration({"bindings": {}, "steps": steps}, unreached, error)
 

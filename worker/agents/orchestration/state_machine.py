@@ -72,10 +72,7 @@ class StateTransition:
     step_id: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return `{"n", "event", "source", "target", "aliases", "step_id"?}`, as the job's event stream shows it.
-
-        `aliases` are source and target in the published names, in which planning leads to `plan_validated`.
-        """
+        """Return the form in the job's event stream; `aliases` are the published names of source and target."""
         is_planned = self.source is State.PLANNING and self.target is not State.FAILED
         shown = {
             "n": self.number,
@@ -132,11 +129,7 @@ def next_state(state: State, event: str) -> State:
 def transitions_of(
     steps: Sequence[StepProgress], *, is_valid: bool = True, is_over: bool = False
 ) -> list[StateTransition]:
-    """Return the transitions that an orchestration has made, given the phases of its steps in plan order.
-
-    `is_over` says that no step is to come any more, so that a last success completes the plan. A plan that is not
-    valid has no steps. Steps after one that has not succeeded are ignored: none of them was begun.
-    """
+    """Return an orchestration's transitions from the phases of its steps; `is_over`: no step is to come."""
     made: list[StateTransition] = []
     state = State.PENDING
 

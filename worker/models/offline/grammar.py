@@ -93,8 +93,6 @@ _POLITE = re.compile(
 
 
 class _Marks:
-    """The texts and values taken out of the text, by the numbers of their marks."""
-
     def __init__(self) -> None:
         self.kept: list[Any] = []
 

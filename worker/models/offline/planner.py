@@ -79,10 +79,7 @@ class Draft:
 
 
 def plan_offline(ask: Ask, tools: Sequence[ToolDefinition]) -> Completion:
-    """Return the rules' reply to `ask`: always one call of `__planning__`, and it costs nothing.
-
-    It is a direct answer when no command is recognised, one cannot be read, or a tool that they need is not offered.
-    """
+    """Return one call of `__planning__`, a direct answer unless all of `ask` is recognised and offered."""
     draft = draft_of(ask, tools)
     if not draft.calls:
         return planning_reply({"type": DIRECT, "content": answer_without_calls(ask, draft)})
@@ -199,10 +196,7 @@ _WITH = re.compile(r"\{\{\s*with\.(\w{1,100})\s*\}\}")
 
 
 def _filled(value: Any, data: Mapping[str, Any]) -> Any:
-    """Return arguments with input data in the place of each `{{ with.NAME }}`: as a value where it stands alone.
-
-    Inserted values are escaped, so that they stay text; a name that the data does not have is left as it is.
-    """
+    """Return arguments in which each `{{ with.NAME }}` is replaced by input data, escaped to stay text."""
     if isinstance(value, Mapping):
         return {name: _filled(inner, data) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,7 @@
-"""An object that satisfies a schema, put together by fixed rules from the question and the findings.
+"""An object that satisfies a schema, built by fixed rules from the question and the findings.
 
-Where the input data or a result has a field of the same name that fits, that is the value; numbers and sentences are
-taken from the text in order, and of listed choices the first one that the text mentions. What the rules cannot make
-(a text of a given pattern, say) they leave as it is, and the check of the answer says so.
+Values come from fields of the same name in input data or results; numbers and sentences from the text in order; of
+listed choices the first that the text mentions. What the rules cannot build, the check of the answer reports.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ def structured_text(schema: Mapping[str, Any], ask: Ask, findings: Findings | No
 
 @dataclass(slots=True)
 class _Sources:
-    """What values are taken from; `numbers` and `sentences` are used up in order."""
-
     text: str
     fields: Sequence[Mapping[str, Any]]
     numbers: list[float] = field(default_factory=list)

@@ -1,8 +1,7 @@
-"""The turns of `loop` and `react` by the offline rules: what they find in a question is called, then answered from.
+"""The turns of `loop` and `react` by the offline rules, derived from the transcript alone.
 
-`loop` plans every call in its first round, as the PLAN stage does. `react` has no references, so that a call which
-needs the output of another waits for the turn after it, and is then written with that output in it. Everything is
-worked out anew from the transcript: the same transcript gives the same turn.
+`loop` plans every call in its first round. `react` has no references, so a call that needs an output waits for the
+next turn.
 """
 
 from __future__ import annotations
@@ -67,8 +66,6 @@ def _answer(ask: Ask, seen: _TranscriptFacts) -> Completion:
 
 @dataclass(frozen=True, slots=True)
 class _TranscriptFacts:
-    """What a transcript says: the results of calls, whether some are only summed up, and why a plan was refused."""
-
     results: Sequence[StepResult]
     is_partial: bool = False
     refusal: str = ""

@@ -25,16 +25,11 @@ def _template(name: str) -> str:
 
 
 def render_prompt(name: str, **values: str) -> str:
-    """Return prompt `name` with every placeholder filled; raise `KeyError` or `FileNotFoundError` for planq's
-    defects.
-    """
+    """Return prompt `name` with every placeholder filled; a missing value or file is a defect of planq."""
     return _PLACEHOLDER.sub(lambda match: values[match.group(1)], _template(name))
 
 
 def fenced_data(text: str) -> str:
-    """Return `text` between tags that it cannot close, since their id is a digest of the text itself.
-
-    The digest, unlike a random id, keeps a request the same when it is asked again (cassettes, provider caches).
-    """
+    """Return `text` between tags with its digest, which it cannot close and which a repeat has, too."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"<data-{digest}>\n{text}\n</data-{digest}>"

@@ -219,11 +219,7 @@ MAX_CALL_CHARS = 1_000_000
 
 
 def written_calls(marked: Iterable[str]) -> list[ToolCallRequest]:
-    """Return the calls of texts with the marks of calls around them (`ReadText.calls`).
-
-    A call that cannot be read, as it is cut off or damaged, has its text as its arguments, which no tool takes. Marks
-    around words that are no call at all make none.
-    """
+    """Return the calls in marked texts; a damaged call has its text as its arguments, which no tool accepts."""
     calls: list[ToolCallRequest] = []
     for text in marked:
         found = _read(text) if len(text) <= MAX_CALL_CHARS else []

@@ -41,11 +41,7 @@ class FetchedDocument:
 
 
 async def read_body(response: Response, tool_name: str) -> tuple[bytes, bool]:
-    """Return the body of an answer up to its client's bound, and whether something is missing at its end.
-
-    Raises `ToolFailed` on a content coding other than gzip and deflate, or on a damaged body; `tool_name` is for its
-    message.
-    """
+    """Return a body up to its bound, and whether it was cut; raise `ToolFailed` if it is damaged."""
     try:
         return await read_cut(response)
     except BodyRefused as error:

@@ -1,8 +1,7 @@
 """`now`, `wait` and `remind_me`: the tools about time.
 
-What waits and what is to come lies in the database. What is due is made by the sweeper of any worker, exactly one job
-for each due time; what was missed while no worker ran makes one job altogether. The job may do no more than the one
-that asked: it goes to the same agent unless another is named, and has the same tools.
+The sweeper of any worker creates exactly one job for each due time, or one for all times missed while no worker ran.
+It has the rights of the asking job, and its agent unless another is named.
 """
 
 from __future__ import annotations

@@ -130,12 +130,7 @@ _URL_CHARS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class SearchService:
-    """One service.
-
-    `request` makes the request for a query and a number of results; `results` reads the JSON that answers it, and
-    raises `ValueError`, `TypeError`, `LookupError` or `AttributeError` for anything else; `refusal` names what an
-    answer outside 2xx means where that differs from its status, else it returns None.
-    """
+    """One service: builds its request, reads its JSON, and may explain a `refusal` better than the status."""
 
     base_url: str
     needs_key: bool

@@ -1,8 +1,7 @@
-"""What MCP servers ask people, from the protocol's form to questions of a step and back; pure but for the asking.
+"""Turns questions of MCP servers into questions of a step, and answers back.
 
-Since the protocol of 2026-07-28 a server answers a call with what it needs to know, and with a state of its own. The
-call ends there. It goes on by a further call with the answers and that state, from any worker and at any time. All
-that a server says here is untrusted: it is bounded and checked before anybody sees it.
+Since the protocol of 2026-07-28 a server answers a call with its questions and a state, and the call ends. A further
+call continues it, from any worker. Everything that a server sends here is untrusted, bounded and checked.
 """
 
 from __future__ import annotations

@@ -99,11 +99,7 @@ class McpServer(BaseModel):
 
 
 def read_mcp_file(path: Path, environment: Mapping[str, str] | None = None) -> list[McpServer]:
-    """Return the servers of the file that are not disabled, in its order.
-
-    Raises `Misconfigured` naming the file and the key on unreadable or invalid JSON, a wrong entry, a transport that
-    is not supported, or a variable that is not set.
-    """
+    """Return the enabled servers of the file; raise `Misconfigured` with the key of a defect."""
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -1,8 +1,7 @@
 """One MCP server: a task that owns the connection, and calls that wait for it.
 
-The SDK's cancel scopes must be left in the task that entered them, so one task opens, holds and closes the
-connection. When it ends, calls in flight fail as transient (the engine decides by effect class what to repeat), and
-the task reconnects, at once or after a growing pause, which a call ends. Imported only if a server is configured.
+One task opens, holds and closes the connection, because of the SDK's cancel scopes. When it ends, calls in flight
+fail as transient, and the task reconnects, at once or after a growing pause. Imported only if a server is configured.
 """
 
 from __future__ import annotations
@@ -74,8 +73,6 @@ class StateForgotten(Exception):
 
 @dataclass(eq=False, slots=True)
 class _PendingCall:
-    """A call that waits for its result; `broken` gets what ends it before."""
-
     says: SaysInTheMiddle | None
     broken: asyncio.Future[BaseException] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -231,7 +228,6 @@ class ServerConnection:
         return await send()
 
     def _need(self, tool: str, result: types.InputRequiredResult) -> Need:
-        """Return what a server needs to know; raises `ToolError` where that is nothing that people could say."""
         requests: dict[str, Mapping[str, Any]] = {}
         for key, request in (result.input_requests or {}).items():
             if not isinstance(request, types.ElicitRequest):
@@ -261,11 +257,7 @@ class ServerConnection:
     async def _elicited(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer a question during a call (protocols before 2026-07-28): declined, unless the only call is
-        repeatable.
-
-        It does not say which call it belongs to, and would be lost with this process.
-        """
+        """Decline a question during a call (before protocol 2026-07-28) unless the only call is repeatable."""
         running = next(iter(self._running)) if len(self._running) == 1 else None
         if running is None or running.says is None:
             _log.info("mcp_question_declined", extra={"server": self.server.name})
@@ -318,7 +310,6 @@ class ServerConnection:
             self._attempted.set()
 
     async def _hold_one_connection(self) -> bool:
-        """Connect, and stay connected until the connection ends; True when the next attempt has to wait."""
         loop = asyncio.get_running_loop()
         connected_at: float | None = None
         reason = _ENDED
@@ -354,7 +345,6 @@ class ServerConnection:
         return connected_at is None or loop.time() - connected_at < _STEADY_SECONDS
 
     async def _until_lost(self, client: Client, reading: Reading) -> None:
-        """Return when the connection has ended; until then list the tools anew as often as they change."""
         hearing = asyncio.create_task(self._hear_of_changes(client))
         try:
             while True:

@@ -45,11 +45,7 @@ def registry_name(server: str, tool: str) -> str:
 
 
 def registry_names(server: str, tools: Collection[str], servers: Collection[str]) -> dict[str, str]:
-    """Return unique registry names of a server's tools, independent of what other servers list.
-
-    A name belongs to the server of `servers` with the longest matching prefix. If a plain name belongs to another
-    server, or to two tools, eight digits of its hash are inserted after the prefix.
-    """
+    """Return unique registry names: if a plain name belongs to another tool or server, it gets a hash."""
     prefix = name_prefix(server)
     longer = [one for one in map(name_prefix, servers) if one.startswith(prefix) and one != prefix]
     plain = {tool: registry_name(server, tool) for tool in tools}

@@ -146,7 +146,6 @@ class Reading:
             return None
 
     def _is_text(self, tool: Any) -> bool:
-        """Return whether the SDK can read the JSON of a tool, which is left out otherwise."""
         try:
             if is_deeper_than(tool, MAX_DEPTH):
                 fault = f"a schema is nested more than {MAX_DEPTH} levels deep"

@@ -67,7 +67,6 @@ async def stdio_transport(server: McpServer, reading: Reading) -> AsyncIterator[
 
 
 async def _read(process: Process, reading: Reading, to_session: Sent) -> None:
-    """Hand the messages of the process on until it ends, or sends a line that is far too long."""
     try:
         with to_session, suppress(anyio.EndOfStream):
             await _read_lines(process, reading, to_session)

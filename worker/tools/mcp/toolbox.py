@@ -182,7 +182,6 @@ class McpToolbox:
             )
 
     def _take(self, connection: ServerConnection, listing: Listing) -> None:
-        """Replace the tools of a server by what it lists now; unusable ones are logged and left out."""
         source = connection.server.source
         tools, faults = offered_tools(connection, listing, self._names)
         before = [tool.definition for tool in self._tools.get(source, ())]
@@ -194,7 +193,6 @@ class McpToolbox:
         self._note(connection.server, [*faults, *refused])
 
     def _note(self, server: McpServer, left_out: Sequence[str]) -> None:
-        """Log which tools of a server are left out, and keep the sentences for operators."""
         shown = [capped(sentence, MAX_SENTENCE_CHARS) for sentence in left_out[:MAX_NAMED]]
         if more := len(left_out) - len(shown):
             shown.append(f"{server.source}: {more} more tools are left out")
@@ -218,7 +216,6 @@ def offered_tools(
 
 
 def _tool_of(connection: ServerConnection, entry: Mapping[str, Any], name: str) -> McpTool:
-    """Return a listed tool under its registry name; raises `Misconfigured` for one that cannot be offered."""
     server = connection.server
     place = place_of(server.source, entry["name"])
     if entry.get("taskSupport") == "required":

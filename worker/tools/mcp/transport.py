@@ -92,8 +92,6 @@ async def _http(server: McpServer, reading: Reading, egress: Egress) -> AsyncIte
 
 
 class _EventStream(AsyncByteStream):
-    """The body of an event stream, bounded in its length, or in its pace where it has no end."""
-
     def __init__(self, response: Response, reading: Reading) -> None:
         self._inner = response.stream
         self._reading = reading
@@ -163,8 +161,6 @@ class _WatchedStream(ObjectReceiveStream[SessionMessage | Exception]):
 
 
 class _NotedStream(ObjectSendStream[SessionMessage]):
-    """A write stream that takes note of what is asked."""
-
     def __init__(self, inner: WriteStream[SessionMessage], reading: Reading) -> None:
         self._inner = inner
         self._reading = reading

@@ -22,9 +22,7 @@ class Cassette:
     """Replies as a recorded model; records under `planq record`. `asked` has each question and what was shown."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        """Use the file `path`, or that of `planq record` or `planq replay`; raise `Misconfigured` without a usable
-        one.
-        """
+        """Use the file `path`, or that of `planq record` or `planq replay`; raise `Misconfigured`."""
         settings = load_settings()
         model = settings.model
         self.is_recording = settings.record is not None

@@ -276,7 +276,6 @@ class MemoryStore:
         return True
 
     def _first_failure(self) -> dict[str, Any] | None:
-        """Return the error of the first step of the plan that has failed for good, with its place."""
         for index, row in sorted(self.rows.items()):
             has_failed = self.state.steps[index].status is StepStatus.FAILED and row.planned.known is None
             if has_failed and row.round == 0 and row.error is not None:

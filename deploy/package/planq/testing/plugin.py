@@ -105,7 +105,6 @@ def _wait_up(process: subprocess.Popen[bytes], said: Path) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End it as Ctrl-C does, so that its servers end with it; whatever is left then, for certain."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     try:

@@ -115,9 +115,7 @@ def run_job(
     loop: Mapping[str, Any] | None = None,
     **around: Unpack[Surroundings],
 ) -> Run:
-    """Run a request that the model plans, otherwise as `run_plan`; `AssertionError` if a `Cassette` lacks a
-    recording.
-    """
+    """Run a request that the model plans; otherwise as `run_plan`."""
     block = None if loop is None else parse_block(loop).to_json()
     return _run(around, _registry(around), input=input, strategy=Strategy(strategy), loop=block)
 
@@ -241,8 +239,6 @@ def _run(around: Surroundings, registry: Registry, own_model: str = "", **fields
 
 
 class _MemoryPayloads:
-    """`Payloads` in memory, for artifacts of bytes; every output is small."""
-
     def __init__(self) -> None:
         self._held: dict[tuple[str, bytes], bytes] = {}
 

@@ -104,11 +104,7 @@ class StageRetried(Event):
 
 @dataclass(frozen=True, slots=True)
 class PlanAccepted(Event):
-    """The plan of the round was valid; `steps` are new, ready where nothing holds them up.
-
-    In a fork, those whose outcome is taken over from the job it was forked from have succeeded already, and those
-    whose outcome is known have ended.
-    """
+    """The plan of the round was valid; its steps are ready, waiting, or have a known outcome."""
 
     attempt: int
     steps: tuple[StepView, ...]
@@ -232,11 +228,7 @@ class PauseRequested(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequested(Event):
-    """Somebody wants a paused job to go on, or one with failures to try again what has not succeeded.
-
-    `has_plan` says whether the round has a plan, accepted or refused; `unfinished` counts its steps without success;
-    where failures are recorded, those that were cancelled.
-    """
+    """A paused job is continued, or one that `has_plan` or not tries its `unfinished` steps again."""
 
     has_plan: bool
     unfinished: int
@@ -266,9 +258,7 @@ class SkipAfter(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SkipNeeding(Effect):
-    """Skip every pending step that needs the output of `index`, or of a step that is skipped so; unlock the others
-    that waited for any of these, dispatch those that are ready then, and report `StepsSkipped`.
-    """
+    """Skip every pending step that needs `index`, directly or not; unlock others, and dispatch those ready."""
 
     index: int
 

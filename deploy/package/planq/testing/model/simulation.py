@@ -204,11 +204,7 @@ def _keep_window(
     *,
     follows: bool,
 ) -> None:
-    """Hold what has become ready beyond `places`; where the end of a step made room (`follows`), let others follow.
-
-    What has waited, or was taken back from its worker, keeps its place. What has just become ready goes first, then
-    what is held, each by the longest way behind it (`paths`), then in plan order.
-    """
+    """Hold ready steps beyond `places`, the longest path first; if `follows`, let held steps take free places."""
     for index, step in steps.items():
         if step.held and step.status is not StepStatus.READY:
             steps[index] = replace(step, held=False)
