@@ -20,7 +20,7 @@ from time import monotonic
 from typing import IO
 
 _SILENCE_SECONDS = 5.0
-"""After so long without a word of pip's, a line says that it goes on."""
+"""After this silence of pip a line says that it is still running."""
 
 _STEP = 20
 """How many packages a line stands for."""

@@ -1,4 +1,4 @@
-"""What is built has the manual beside the packages, which is the README and the docs; a wheel has its commit too."""
+"""Builds with the manual (README and docs) next to the packages; a wheel has its commit, too."""
 
 from __future__ import annotations
 

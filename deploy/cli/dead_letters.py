@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def list_letters(
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number shown, the newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List messages that workers found in their queues and that were no wake-ups, with the reason.

@@ -358,14 +358,14 @@ async def _event_log(database: Database, _: Settings) -> CheckResult:
     ahead, holder, seconds = await log.ahead(), await log.holder(), await log.held_seconds()
     if holder is not None:
         advice = "end it" if holder.pid is None else f"end it there, or by SELECT pg_terminate_backend({holder.pid})"
-        return CheckResult("event log", False, f"{holder}, so that no stream is told anything", advice)
+        return CheckResult("event log", False, f"{holder}, so streams get no events", advice)
     if seconds >= HELD_SECONDS and not ahead:
         found = f"held back for {seconds:.0f} s by a transaction of a role whose sessions planq's role may not see"
         advice = "GRANT pg_read_all_stats TO planq's role, and run this again: it then names the process"
         return CheckResult("event log", False, found, advice)
     if not ahead:
         return CheckResult("event log", True, "in the order of this server's transactions")
-    found = f"{ahead} event{'' if ahead == 1 else 's'} of another server, which nobody is sent"
+    found = f"{ahead} event{'' if ahead == 1 else 's'} of another server, which no stream gets"
     advice = (
         "the dump was restored into a younger server: run the statement of docs/operations.md, Back up and restore"
     )

@@ -23,17 +23,19 @@ _PAGE = 100
 
 def create_key(
     tenant_id: TenantId,
-    name: Annotated[str, typer.Option(help="What it is for, for people.")] = "",
+    name: Annotated[str, typer.Option(help="A name for people.")] = "",
     scopes: Annotated[
         list[str] | None,
         typer.Option(
             "--scope", help="jobs, messages, approve or admin; give it again for another. Default: jobs and messages."
         ),
     ] = None,
-    days: Annotated[float | None, typer.Option(min=0.0001, max=36_500, help="After so many days it expires.")] = None,
+    days: Annotated[
+        float | None, typer.Option(min=0.0001, max=36_500, help="Number of days until it expires.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key, and print it: this once, for only its digest is stored.
+    """Create a key and print it once: only its digest is stored.
 
     A tenant may have several at once: to rotate one, make another, give it to those who use the old one, and revoke
     that when its last use has gone by.

@@ -46,15 +46,13 @@ class LoadReport:
 
 def load_documents(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", exists=True, help="Files and folders.")],
-    prefix: Annotated[
-        str, typer.Option(help="Put before each source, to keep folders apart that hold files of the same name.")
-    ] = "",
-    tenant: Annotated[str | None, typer.Option(help="Whose they are; for all tenants where none is named.")] = None,
+    prefix: Annotated[str, typer.Option(help="Prefix of each source, for folders with files of the same name.")] = "",
+    tenant: Annotated[str | None, typer.Option(help="The tenant that finds them; default: all tenants.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Load documents: Markdown, HTML and any text.
 
-    Each is known by its path below the PATH that was given. An unchanged document is left alone, a changed one
+    Each is identified by its path below PATH. An unchanged document is skipped, a changed one
     replaced. Binary files and files over 5 MiB are skipped and said so; hidden files are left out.
     """
     with reported(as_json=as_json):
@@ -74,7 +72,7 @@ def load_documents(
 
 def search_documents(
     query: Annotated[str, typer.Argument(help="What to look for, in plain words.")],
-    limit: Annotated[int, typer.Option(min=1, max=50, help="At most so many passages.")] = 5,
+    limit: Annotated[int, typer.Option(min=1, max=50, help="Maximum number of passages.")] = 5,
     tenant: Annotated[str, typer.Option(help="Who searches.")] = TENANT,
     as_json: AsJson = False,
 ) -> None:

@@ -72,7 +72,7 @@ COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
     "validate": catalogue.validate,
     "tools": catalogue.tools,
     "agents": (
-        "Store agents and skills, and look at them.",
+        "Store, list, show and delete agents and skills.",
         {
             "apply": agents.apply_documents,
             "list": agents.show_documents,
@@ -84,7 +84,7 @@ COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
     "inbox": questions.inbox,
     "answer": questions.answer,
     "insights": (
-        "What earlier jobs have taught: list, pin, retire, report.",
+        "Insights from earlier jobs: list, pin, retire, report.",
         {
             "list": insights.show_insights,
             "show": insights.show_insight,
@@ -94,7 +94,7 @@ COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
         },
     ),
     "schedules": (
-        "Look at reminders, and remove them.",
+        "List and delete reminders.",
         {"list": schedules.show_schedules, "delete": schedules.delete_schedules},
     ),
     "batch": (
@@ -114,11 +114,11 @@ COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
     ),
     "chat": chat.chat,
     "conversations": (
-        "Look at conversations.",
+        "List and show conversations.",
         {"list": conversations.show_conversations, "show": conversations.show_conversation},
     ),
     "endpoints": (
-        "Where webhooks go: list, add, change, try.",
+        "Endpoints of webhooks: list, add, update, test.",
         {
             "list": webhooks.show_endpoints,
             "add": webhooks.add_endpoint,
@@ -131,7 +131,7 @@ COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
         },
     ),
     "deliveries": (
-        "What webhooks were sent: list, retry.",
+        "Deliveries of webhooks: list, retry.",
         {"list": webhooks.show_deliveries, "retry": webhooks.retry_deliveries},
     ),
     "costs": costs.show_costs,
@@ -140,14 +140,14 @@ COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
         {"load": knowledge.load_documents, "search": knowledge.search_documents},
     ),
     "models": (
-        "Models: what their servers can do and refuse.",
+        "Models: capabilities of their servers.",
         {"list": models.list_models, "check": models.check_model, "forget": models.forget_models},
     ),
     "record": cassettes.record,
     "replay": cassettes.replay,
     "doctor": doctor.doctor,
     "dead-letters": (
-        "Messages that were no wake-ups: list, drop.",
+        "Messages that are not wake-ups: list, drop.",
         {"list": dead_letters.list_letters, "drop": dead_letters.drop},
     ),
     "retention": retention.retention,

@@ -14,7 +14,7 @@ from planq.api.cli.outcome import NOT_OK, end
 
 def search_manual(
     words: Annotated[list[str], typer.Argument(metavar="WORDS", help="What to look for, in plain words.")],
-    limit: Annotated[int, typer.Option(min=1, max=50, help="At most so many places.")] = 5,
+    limit: Annotated[int, typer.Option(min=1, max=50, help="Maximum number of places.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Search the manual: README and docs of this release.

@@ -43,17 +43,20 @@ def worker(
         ),
     ] = None,
     process: Annotated[
-        bool, typer.Option("--process", help="Each step in a process of its own, as always in the pool cpu.")
+        bool, typer.Option("--process", help="Each step in its own process, as always in the pool cpu.")
     ] = False,
     priority: Annotated[
         Priority | None,
-        typer.Option(help="Only jobs of this priority; a worker for bulk alone gives way to other processes."),
+        typer.Option(help="Only jobs of this priority; a worker for bulk alone has a lower process priority."),
     ] = None,
     tools: Annotated[
         str | None, typer.Option(help="Modules with tools, separated by commas, in place of PLANQ_TOOLS.")
     ] = None,
     health: Annotated[
-        bool, typer.Option("--health", help="Only say, by the exit code, whether one of the pool lives on this host.")
+        bool,
+        typer.Option(
+            "--health", help="Only report by the exit code whether a worker of the pool lives on this host."
+        ),
     ] = False,
 ) -> None:
     """Run a Celery worker of one worker pool."""

@@ -27,7 +27,7 @@ _Name = Annotated[
 
 
 def set_secret(tenant_id: TenantId, name: _Name, as_json: AsJson = False) -> None:
-    """Store a secret of a tenant, read from standard input: command lines are seen by everybody on a machine.
+    """Store a secret of a tenant, read from standard input, because command lines are public on a machine.
 
     It is sealed under the first of PLANQ_SECRET_KEYS. Workers that know these use it within a second: one of a
     provider in the place of the server's own, any other where a tool asks for it.
@@ -40,7 +40,7 @@ def set_secret(tenant_id: TenantId, name: _Name, as_json: AsJson = False) -> Non
 
 
 def list_secrets(tenant_id: TenantId, as_json: AsJson = False) -> None:
-    """List what a tenant keeps secret: names, and the ids of the keys under which they lie."""
+    """List a tenant's secrets: names, and the ids of the keys that seal them."""
 
     async def found(secrets: SecretStore) -> Sequence[StoredSecret]:
         return await secrets.list(tenant_id)
@@ -69,7 +69,7 @@ def rotate_secrets(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"resealed": rotated.resealed, "unopened": list(rotated.unopened)})
     else:
-        out.print(f"{rotated.resealed} sealed anew")
+        out.print(f"{rotated.resealed} sealed again")
         for one in rotated.unopened:
             err.print(f"cannot be opened: {one}", style="red")
     if rotated.unopened:

@@ -56,13 +56,13 @@ _GOODBYE_SECONDS = 2.0
 
 
 class Groups(StrEnum):
-    """What a bot hears in groups."""
+    """The messages in groups that a bot handles."""
 
     MENTIONS = "mentions"
     ALL = "all"
 
 
-_Groups = Annotated[Groups, typer.Option(help="In groups: what mentions it or replies to it, or all.")]
+_Groups = Annotated[Groups, typer.Option(help="In groups: messages that mention it or reply to it, or all.")]
 
 
 def set_webhook(
@@ -167,7 +167,7 @@ class TenantBot:
         await self.channels.connect(self.tenant_id, _CHANNEL, ChannelKind.TELEGRAM, config, digest)
 
     async def poll(self, url: str, groups: Groups) -> str:
-        """Hand updates to the API as long as nobody else does; raises `Conflict` where somebody does.
+        """Post updates to the API; raise `Conflict` if another process does so.
 
         While the database is away it waits, as it does for the API and for Telegram.
         """
@@ -231,7 +231,7 @@ class TenantBot:
             return False
         wanted = answer.json() if answer.status_code == 200 else {}
         if method := wanted.pop("method", None):
-            with suppress(PlanqError):  # nobody misses it
+            with suppress(PlanqError):  # best effort
                 await self.call(method, wanted)
         return True
 

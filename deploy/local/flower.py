@@ -1,4 +1,4 @@
-"""The password of Flower: its page shows what jobs are made of, so nobody sees it without one."""
+"""The password of Flower, because its page shows the content of jobs."""
 
 from __future__ import annotations
 

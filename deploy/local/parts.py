@@ -54,7 +54,7 @@ def given_url(*names: str) -> str | None:
 def child_environment(options: UpOptions, database_url: str, broker_url: str) -> dict[str, str]:
     """Return the environment of planq's processes.
 
-    The embedded database's secrets lie under a key that is kept beside it, unless PLANQ_SECRET_KEYS names others. Who
+    The embedded database's secrets are sealed under a key next to it, unless PLANQ_SECRET_KEYS names others. Who
     names a database may share it with other machines, so no key is made for it. A planq that only this machine
     reaches may tell receivers on this machine, unless PLANQ_WEBHOOK_ALLOW_HOSTS says otherwise.
     """

@@ -25,10 +25,10 @@ from planq.shared.platform.values.backoff import pause_after
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _STEADY_SECONDS = 60.0
-"""A part that lived so long is well again: its next pause is the first one."""
+"""After this time a part counts as healthy: its next pause is the first one."""
 
 _DEATHS_BEFORE_LOG = 2
-"""From so many deaths in a row on, the end of the part's log is shown."""
+"""Number of deaths in a row from which the end of the part's log is shown."""
 
 _MISCONFIGURED = 2
 """The exit code with which planq's processes say that they cannot start as they are configured."""
@@ -121,7 +121,7 @@ class StopRequests:
         self.arrived.set()
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, or until the next interrupt."""
+        """Wait `seconds`, or until the next interrupt."""
         self.arrived.wait(seconds)
         self.arrived.clear()
 

@@ -65,7 +65,7 @@ class EmbeddedValkey(EmbeddedServer):
 
     @property
     def aside(self) -> Path:
-        """Where the last folder lies on which the server could not start, if there was one."""
+        """The last data folder on which the server could not start, if any."""
         return self._home / "data.set-aside"
 
     @property

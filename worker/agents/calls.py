@@ -154,7 +154,7 @@ class CallAgent(_AgentCallingTool):
 
     definition = delegating_tool(
         CALL_AGENT,
-        "Call one agent and wait for its answer. With retries, an agent that failed by what may pass is called anew.",
+        "Call one agent and wait for its answer. With retries, an agent that failed temporarily is called again.",
         agent_call(**_STEP_ID, **_HISTORY, texts=_TEXTS),
         _object(
             ["output", "exec_id"],
@@ -197,7 +197,7 @@ class Parallel(_AgentCallingTool):
 
     definition = delegating_tool(
         PARALLEL,
-        "Call several agents at once. With retries, a group that failed by what may pass begins anew as a whole.",
+        "Call several agents at once. With retries, a group that failed temporarily is repeated as a whole.",
         _object(
             ["steps"],
             is_open=False,

@@ -1,7 +1,7 @@
 """`cp__agent_orchestrate`: a plan of agents, carried out as a job of its own (cases orchestrate_…).
 
 A plan is compiled; a model first turns a prompt into one. Defects of the input are an error of the tool; failures of
-agents stand in its output, with `success: false` (case oe-094).
+agents are in its output, with `success: false` (case oe-094).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from planq.worker.agents.services import AgentBackends, AgentServices, time_left
 from planq.worker.engine.persist import persist
 
 _BESIDE_THE_AGENTS = 30.0
-"""Seconds for an orchestration beside those of its agents, which run out first, so that the output can say so."""
+"""Seconds for an orchestration in addition to its agents' time, which ends first, so that the output can say so."""
 
 _log = logging.getLogger("planq.agents")
 

@@ -180,7 +180,7 @@ class ModelGateway:
         return await self._call(ask, question, cut_off)
 
     async def price(self, model: str, asked_tokens: int) -> Price | None:
-        """Return the price of a call to `model` for a question of so many tokens; None where none is known."""
+        """Return the price of a call to `model` with `asked_tokens`, None if unknown."""
         try:
             name = parse_model_name(model or self._settings.default_model)
         except InvalidRequest:
@@ -365,7 +365,7 @@ class ModelGateway:
         except ExecutionFailed as error:
             _log.warning("answer_not_continued", extra={"job": ask.job_id, "model": name, "code": error.code})
             return begun
-        spent.broke_off(begun, begun)  # counts its usage beside that of the rest
+        spent.broke_off(begun, begun)  # adds its usage to that of the rest
         files = [*begun.files, *rest.files]
         return replace(rest, text=begun.text + rest.text, files=files, tool_calls=(), state=None)
 
@@ -449,7 +449,7 @@ class ModelGateway:
 
     @contextlib.contextmanager
     def _shown(self, ask: Ask, question: _Question) -> Iterator[LiveCall | None]:
-        """Lend the place for what a call says to people while it runs; None where nobody is to see it."""
+        """Yield the live text of a call while it runs, None if it is not for people."""
         live = None if self._texts is None else self._texts.call(ask, question.speech)
         try:
             yield live

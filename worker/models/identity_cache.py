@@ -23,7 +23,7 @@ class IdentityCache(Generic[_Of, _Made]):
         self.make = make
         self._most = most
         self._parts = parts
-        # The parts are kept beside the value: no other object can get their ids meanwhile.
+        # The parts are stored with the value, so that no other object can get their ids.
         self._kept: OrderedDict[tuple[int, ...], tuple[Sequence[Any], _Made]] = OrderedDict()
 
     def __call__(self, of: _Of) -> _Made:

@@ -98,7 +98,7 @@ class LiveTexts:
         self._calls.discard(call)
 
     async def write(self, calls: Sequence[LiveCall]) -> None:
-        """Write what is new of these calls, if that can be done: it is shown beside the work, which goes on."""
+        """Write the new text of these calls; a failure does not stop the work."""
         async with self._one_at_a_time:
             unwritten = [(call, piece) for call in calls if (piece := call.unwritten()) is not None]
             if not unwritten:

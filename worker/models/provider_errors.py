@@ -1,7 +1,7 @@
 """The one table from the providers' exceptions to ours (`shared/platform/errors.py`).
 
 pydantic-ai (2.68, `exceptions.py`) already sorts every provider's errors into categories; the table names ours for
-each. The first row that fits wins, so the more specific classes stand above the general ones.
+each. The first row that fits wins, so specific classes are above general ones.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _TOO_LONG = (
     "prompt is too long",
     "input is too long",
 )
-"""What stands in a refusal for length: gateways (LiteLLM) repeat a provider's words under a code of their own."""
+"""Words of a refusal for length: gateways (LiteLLM) repeat a provider's text with their own code."""
 
 _TABLE: tuple[tuple[type[Exception], str, _Translation], ...] = (
     (foreign.ModelRateLimitError, "the model provider limits the rate of calls", _limited),

@@ -207,7 +207,7 @@ def turn_request(
     """
     if form is TurnForm.ANSWER:
         last = _last_request(ask, transcript)
-        # A schema of the answer, and the caller's own words for a turn, have no place beside tools.
+        # A schema of the answer, and a caller's own prompt, cannot be combined with tools.
         if not tools or not transcript or ask.answer_schema is not None or ask.prompt is not None:
             return last
         is_loop = any(call.name == PLANNING_TOOL_NAME for message in transcript for call in message.tool_calls)
@@ -219,7 +219,7 @@ def turn_request(
     own = render_prompt("loop", reference=REFERENCE) if forced else render_prompt("react")
     rules = [own if ask.prompt is None else turn_prompt(ask, ask.prompt, tools, transcript)]
     if ask.answer_schema is not None:
-        # Only an answer must satisfy it, and no provider can be told that while it may call tools.
+        # Only an answer must satisfy it, and no provider can express that together with tools.
         rules.append(_answer_form(ask.answer_schema))
     # What differs from job to job comes last: prompt caches compare from the beginning.
     if ask.guide:
@@ -257,7 +257,7 @@ def _last_request(ask: Ask, transcript: Sequence[ChatMessage]) -> ModelRequest:
 
 
 def going_on(request: ModelRequest, begun: str, most: int | None = None) -> ModelRequest:
-    """Return the request for the rest of a text that was cut off, of at most so many tokens."""
+    """Return the request for the rest of a text that was cut off, of at most `most` tokens."""
     messages = [ChatMessage("assistant", begun), ChatMessage("user", render_prompt("go_on"))]
     limits = [limit for limit in (request.max_tokens, most) if limit is not None]
     max_tokens = min(limits) if limits else None

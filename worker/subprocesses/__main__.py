@@ -23,7 +23,7 @@ from planq.shared.platform.launcher import die_with
 from planq.worker.subprocesses.html_text import read_page
 
 MEMORY_BYTES = 512 * 1024 * 1024
-"""Of data; what asks for more fails here, and harms nobody else."""
+"""Maximum size of data; work that needs more fails here alone."""
 
 _NICENESS = 10
 _IDLE_SECONDS = 60.0

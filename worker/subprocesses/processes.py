@@ -136,7 +136,7 @@ class Apart:
             except _ProcessGone:
                 self._end(process)
                 if is_kept:
-                    continue  # it may have ended because nobody asked it for anything
+                    continue  # it may have ended because it was idle
                 raise Failed("the process that worked on it ended", is_late=False) from None
             except BaseException:
                 self._end(process)
@@ -154,7 +154,7 @@ class Apart:
             self._all.discard(process)
 
     def close(self) -> None:
-        """End all processes, also those that work; whoever waits for one is told that it has failed."""
+        """End all processes, including those at work, whose callers get `Failed`."""
         with self._lock:
             running, self._all, self._idle = self._all, set(), []
         for process in running:
@@ -270,7 +270,7 @@ def _computed_seconds(pid: int) -> float | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and leave nothing of it; also when nobody refers to it any more."""
+    """Kill a process and close its pipes; also called when it is no longer referenced."""
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

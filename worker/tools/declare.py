@@ -125,7 +125,7 @@ def options_of(function: object) -> ToolOptions | None:
 
 
 def source_place(function: Callable[..., Any]) -> str:
-    """Return `file:line (module:function)`, the path relative to the working directory where it lies below it."""
+    """Return `file:line (module:function)`, with a relative path inside the working directory."""
     code = inspect.unwrap(function).__code__
     path = code.co_filename
     relative = os.path.relpath(path)

@@ -104,9 +104,7 @@ class FunctionTool:
     def _dumped_later(self, result: Any, name: str, context: ToolContext) -> Any:
         dumped = self._output.dump(result, name, context)
         if isinstance(dumped, RichOutput):
-            raise InvalidOutput(
-                f"{name} returned Suspended with content or artifacts beside its output; expected the output alone"
-            )
+            raise InvalidOutput(f"{name} returned Suspended with content or artifacts; expected the output alone")
         output_text(name, dumped)  # as it is stored now, apart from what answers
         return dumped
 

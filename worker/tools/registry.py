@@ -286,7 +286,7 @@ def check_definition(definition: ToolDefinition, place: str, *, is_trusted: bool
 
 
 def check_schemas(definition: ToolDefinition, place: str, *, is_trusted: bool = True) -> None:
-    """Raise `Misconfigured` naming `place` when what `definition` says beside its name cannot be registered."""
+    """Raise `Misconfigured` naming `place` if a schema or option of `definition` is invalid."""
     name = definition.name
     check_schema(definition.input_schema, f"{place}: input schema of {name!r}", is_trusted=is_trusted)
     if definition.output_schema is None:

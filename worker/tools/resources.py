@@ -162,7 +162,7 @@ class Resources:
             if not value.done():
                 self._open.pop(declared.kind, None)
                 value.set_exception(_ResourceFailed(quoted(error)))
-                value.exception()  # seen, where nobody waits any more
+                value.exception()  # retrieved, even if no call waits any more
             if not isinstance(error, Exception):
                 raise
 

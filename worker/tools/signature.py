@@ -34,7 +34,7 @@ from planq.worker.tools.response import Artifact, ToolResponse
 from planq.worker.tools.services import ToolServices
 
 INJECTED = frozenset({ToolContext, ToolServices})
-"""Annotations that ask for something beside the arguments, as those of resources do."""
+"""Annotations of injected parameters; resources' types are injected, too."""
 
 Wrap = Literal["nothing", "text", "result", "texts", "artifact"]
 
@@ -172,7 +172,7 @@ def read_output(function: Callable[..., Any], place: str, override: Mapping[str,
     annotation = _without_suspended(hints.get("return", None))
     if override is not None:
         return Output(dict(override), TypeAdapter(Any), "nothing")
-    if annotation is ToolResponse or "return" not in hints:  # nobody knows: an object stays one, all else is its text
+    if annotation is ToolResponse or "return" not in hints:  # unknown: an object stays one, all else is its text
         return Output({"type": "object", "additionalProperties": True}, TypeAdapter(Any), "texts")
     if typing.get_origin(annotation) is ToolResponse:
         (annotation,) = typing.get_args(annotation)
@@ -191,7 +191,7 @@ def _read_annotation(annotation: Any, place: str) -> Output:
             if one is kind or typing.get_origin(one) is kind:
                 named = "an Artifact" if kind is Artifact else "a ToolResponse"
                 raise Misconfigured(
-                    f"{place}: its return annotation has {named} beside something else; expected it alone"
+                    f"{place}: its return annotation has {named} and something else; expected it alone"
                 )
     if annotation is str:
         return Output(dict(TEXT_OUTPUT_SCHEMA), TypeAdapter(Any), "text")
@@ -254,7 +254,7 @@ def read_question(
             )
     if NotHappened not in _members(hints.get("return")):
         raise Misconfigured(
-            f"{place}: expected a return annotation with NotHappened beside the tool's output, such as "
+            f"{place}: expected a return annotation with NotHappened and the tool's output, such as "
             "`-> Receipt | NotHappened`; without it no call could be found not to have happened"
         )
     return FindOutFunction(function, frozenset(names), injected, inspect.iscoroutinefunction(function))

@@ -298,7 +298,7 @@ def test_events_of_another_server_are_told_with_the_page_that_helps(
 
     found = checks(doctor("--json", **env))["event log"]
 
-    assert (found["ok"], found["found"]) == (False, "1 event of another server, which nobody is sent")
+    assert (found["ok"], found["found"]) == (False, "1 event of another server, which no stream gets")
     assert "docs/operations.md" in found["advice"]
 
 

@@ -135,7 +135,7 @@ def test_a_secret_is_read_from_standard_input_and_never_shown(planq: Planq, monk
 
     monkeypatch.setenv("PLANQ_SECRET_KEYS", new)
     lost = planq("secrets", "rotate")
-    assert (lost.exit_code, lost.stdout) == (1, "0 sealed anew\n")
+    assert (lost.exit_code, lost.stdout) == (1, "0 sealed again\n")
     assert "cannot be opened: default/openai_api_key" in " ".join(lost.stderr.split())
     monkeypatch.setenv("PLANQ_SECRET_KEYS", f"{new},{old}")
     assert document(planq("secrets", "rotate", "--json")) == {"resealed": 1, "unopened": []}

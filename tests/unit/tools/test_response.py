@@ -126,7 +126,7 @@ def test_a_response_that_cannot_be_kept_is_refused(make: Make, context: ToolCont
     ):
         with pytest.raises(InvalidOutput, match=words):
             output_text("it", asyncio.run(said(response, ToolResponse[dict[str, float]])).output)
-    with pytest.raises(Misconfigured, match="a ToolResponse beside something else"):
+    with pytest.raises(Misconfigured, match="a ToolResponse and something else"):
         asyncio.run(said(None, ToolResponse[int] | str))
 
 

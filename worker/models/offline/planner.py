@@ -114,7 +114,7 @@ def draft_of(ask: Ask, tools: Sequence[ToolDefinition]) -> Draft:
 
 
 def draft_again(ask: Ask, tools: Sequence[ToolDefinition]) -> Draft:
-    """Return what `draft_of` does, for a question that is asked in every turn; nobody may change it."""
+    """Return a cached, unchangeable `draft_of` for a question that is asked in every turn."""
     return draft_of(ask, tools) if ask.data else _drafted_once(ask.input, frozenset(tool.name for tool in tools))
 
 
@@ -208,7 +208,7 @@ def _filled(value: Any, data: Mapping[str, Any]) -> Any:
         return _as_text(data[alone[1]])
     filled = _WITH.sub(lambda found: _shown(found, data), value)
     meant = [one.template for one in find_references(value)]
-    # What stands beside the data may make a reference of it: then none of it is one.
+    # The text around the data may turn it into a reference: then the whole is escaped.
     return filled if [one.template for one in find_references(filled)] == meant else escaped(filled)
 
 

@@ -16,7 +16,7 @@ FENCE_ID = re.compile(r"(?<=data-)[0-9a-f]{16}")
 """The changing part of a fence's tag; cassettes leave it out when they compare requests."""
 
 REFERENCE = "{{ $N.output.<path> }}"
-"""How a reference stands inside a text; filled in, for a template's own braces are placeholders."""
+"""The form of a reference inside a text; a placeholder, because braces in a template are placeholders."""
 
 
 @cache

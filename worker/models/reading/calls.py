@@ -18,7 +18,7 @@ from planq.shared.agentic.plan.interpret import decoded
 
 @dataclass(slots=True)
 class _Begun:
-    """A call of a stream, as far as it has come; `place` is its own number in the reply."""
+    """The received part of a streamed call; `place` is its number in the reply."""
 
     place: int
     index: int | None

@@ -97,7 +97,7 @@ class _Inside:
 
 @dataclass(slots=True)
 class _Line:
-    """The line of the answer that is being read, as far as marks depend on it."""
+    """The state of the current line of the answer that marks depend on."""
 
     head: str = ""  # without blanks before it, cut
     last: str = ""

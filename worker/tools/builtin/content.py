@@ -80,7 +80,7 @@ def read_document(body: bytes, kind: str, charset: str | None) -> FetchedDocumen
 def _decode(body: bytes, charset: str | None) -> str:
     try:
         text = body.decode(charset or "utf-8-sig", errors="replace")
-    except (LookupError, UnicodeError):  # a charset that nobody knows, or that is none of text
+    except (LookupError, UnicodeError):  # an unknown charset, or one that is not for text
         text = body.decode("utf-8-sig", errors="replace")
     return text.replace("\x00", "")
 

@@ -1,4 +1,4 @@
-"""`save_moments`, `get_moments`, `update_user_metadata`, `action`: what tools keep beside their outputs.
+"""`save_moments`, `get_moments`, `update_user_metadata`, `action`: what tools store in addition to their outputs.
 
 All of it is bounded in size, and holds nothing that PostgreSQL cannot. Moments are saved under ids that follow from
 the step's idempotency key, so that a repeated step saves nothing twice.

@@ -1,7 +1,7 @@
 """`telegram_file`: fetch what somebody has sent to the tenant's Telegram bot, by the reference that its message has.
 
-The bot's token is a secret of the tenant and stands in both addresses that are asked. So no address leaves this
-module: whatever goes wrong is told in words of its own, without the exception that told it.
+The bot's token is a secret of the tenant and is in both addresses. So no address leaves this
+module: every failure has its own message, without the exception's text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TelegramFile(TypedDict):
 
     name: Annotated[str, Field(description="The name that Telegram keeps it under.")]
     media_type: Annotated[str, Field(description="By the name, such as image/jpeg; empty where that says nothing.")]
-    size: Annotated[int, Field(description="Its bytes, as far as they were read.")]
+    size: Annotated[int, Field(description="The number of bytes read.")]
     text: NotRequired[str]
     artifact_id: NotRequired[Annotated[str, Field(description="The artifact that has its bytes.")]]
     truncated: Annotated[bool, Field(description="True when it was larger than the limit: cut, or not read at all.")]

@@ -57,7 +57,7 @@ class Need:
 
 
 class Conversation:
-    """What one call of a server's tool asks people, over all attempts of its step; made anew in each."""
+    """The questions of one call of a server's tool, over all attempts of its step; rebuilt in each."""
 
     def __init__(self, server: str, tool: str, people: AsksPeople | None, *, secret_forms: bool = False) -> None:
         """With `secret_forms` the operator lets this server ask for secrets in forms."""

@@ -44,7 +44,7 @@ _HEADERS = "dev.planq/headers"
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 60.0
 _STEADY_SECONDS = 30.0
-"""A connection that lasted this long is opened anew without a pause; one that ends sooner might end in a loop."""
+"""After a connection of this length the next one is opened without a pause; shorter ones might loop."""
 
 _QUIET_SECONDS = 1.0
 """A call asks for a new connection no sooner than this after one failed, so that many calls make one attempt."""
@@ -106,7 +106,7 @@ class ServerConnection:
 
     @property
     def is_connected(self) -> bool:
-        """False while the server is away; `problem` says why, as far as planq has noticed it."""
+        """False while the server is away; `problem` says why."""
         return self._client is not None
 
     async def aclose(self) -> None:
@@ -277,7 +277,7 @@ class ServerConnection:
         return shown
 
     def _lose(self) -> None:
-        """Give the connection up at once: its task closes it later, and what was sent on it would reach nobody."""
+        """Give the connection up at once; its task closes it later."""
         self._client = None
         self._lost.set()
         self._changed.set()
@@ -374,7 +374,7 @@ class ServerConnection:
             except (SubscriptionLost, TimeoutError):
                 pass
             await asyncio.sleep(_HEARD_ANEW_SECONDS)
-            self._changed.set()  # nobody has heard what was said meanwhile
+            self._changed.set()  # changes since then were missed
 
     async def _noticed(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -404,7 +404,7 @@ class ServerConnection:
 async def _unless_broken(
     sent: Coroutine[Any, Any, types.CallToolResult | types.InputRequiredResult], running: _PendingCall
 ) -> types.CallToolResult | types.InputRequiredResult:
-    """Return the result of a call, unless it is broken off before; then the server is told to stop."""
+    """Return the result of a call; if it is broken off, notify the server and raise the cause."""
     call = asyncio.create_task(sent)
     try:
         await asyncio.wait([call, cast("asyncio.Future[Any]", running.broken)], return_when=asyncio.FIRST_COMPLETED)

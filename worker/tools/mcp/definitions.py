@@ -118,7 +118,7 @@ class McpFile:
 
 @dataclass(frozen=True, slots=True)
 class McpAnswer:
-    """What a call came to: its `output`, the `content` for models beside it, the blocks to be `kept`, and `files`."""
+    """The result of a call: `output`, `content` for models, the blocks to store (`kept`), and `files`."""
 
     output: dict[str, Any]
     content: str | None = None

@@ -25,7 +25,7 @@ from planq.worker.tools.mcp.reading import TOO_MUCH
 from planq.worker.tools.mcp.transport import NOT_SENT
 
 _SESSION_ENDED = "Session terminated"
-"""The SDK's text for HTTP 404 within a session: the server has forgotten it (it was started anew)."""
+"""The SDK's text for HTTP 404 in a session: the server has lost it, for example by a restart."""
 
 _STATE_REFUSED = "invalid_request_state"
 """The SDK's reason for a state that its server did not make, or made too long ago."""

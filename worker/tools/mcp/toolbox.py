@@ -204,7 +204,7 @@ class McpToolbox:
 def offered_tools(
     connection: ServerConnection, listing: Listing, servers: Collection[str]
 ) -> tuple[Sequence[McpTool], Sequence[str]]:
-    """Return the tools of a listing that can be offered beside those of `servers`, and a sentence for each other."""
+    """Return the tools of a listing that can be offered, and a sentence for each other."""
     names = registry_names(connection.server.name, [one["name"] for one in listing.tools], servers)
     tools, faults = [], list(listing.left_out)
     for entry in listing.tools:

@@ -37,7 +37,7 @@ The SDK reports all of them with one text, but runs each POST in a copy of its c
 
 
 call_headers: ContextVar[Mapping[str, str] | None] = ContextVar("planq.mcp.call_headers", default=None)
-"""What a call says beside the server's own headers."""
+"""Headers of a call in addition to the server's."""
 
 NOT_SENT = 0
 """Noted in place of a status when no connection could be opened for a call."""

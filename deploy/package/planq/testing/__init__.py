@@ -1,6 +1,6 @@
 """Tests of tools, plans and agents without services: `from planq.testing import run_plan`; docs/testing.md.
 
-A job runs in this process, by the engine of a worker: `planq.worker.handlers` and all that it stands on are the real
+A job runs in this process, by the engine of a worker: `planq.worker.handlers` and all that it uses are the real
 ones. In the place of PostgreSQL stands `memory.MemoryStore`. It moves by the executable specification alone, `model`,
 to which the transitions in SQL are held equal. Waits take no time.
 """

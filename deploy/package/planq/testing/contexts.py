@@ -56,7 +56,7 @@ def tool_context(
 
     `answers` are what people answer to `ask`, in order, or a function of the `AskedQuestion`; an `AnswerDeclined` or
     `Cancelled` among them is raised. `secrets` are what the tenant keeps, by name. Nobody takes the step over, so
-    `confirm` returns, and nobody is told of `progress`. `idempotency_key` is the same each time.
+    `confirm` returns, and `progress` does nothing. `idempotency_key` is the same each time.
     """
     return ToolContext(
         job_id=str(JOB),

@@ -1,4 +1,4 @@
-"""One job in memory: what `JobStore` promises, as far as a job without children, budget and conversation needs it.
+"""One job in memory: `JobStore` for a job without children, budget and conversation.
 
 Every transition is one of the executable specification (`planq.testing.model`); nothing here decides what follows.
 """
@@ -533,7 +533,7 @@ class MemoryStore:
         return ()
 
     async def reserve(self, holder: Holder, wanted: ReservationRequest) -> Reservation:
-        # The agent's own limits: no job here has a budget beside them.
+        # The agent's own limits: jobs here have no other budget.
         made = [*self.calls, *wanted.made]
         put, got = sum(call.input_tokens for call in made), sum(call.output_tokens for call in made)
         counts = {

@@ -1,7 +1,7 @@
 """The pytest plugin: `planq_server`, a whole planq, and `planq_cassette`. It imports nothing until they are used.
 
-pytest finds it by the entry point `pytest11`. What the server needs beside its tools, a test's `conftest.py` says by
-a fixture `planq_settings` of its own.
+pytest finds it by the entry point `pytest11`. A test's `conftest.py` sets what the server needs in addition to tools
+by a fixture `planq_settings` of its own.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def planq_server(
     tools = ",".join(pytestconfig.getini("planq_tools"))
     model = replayed_model(_cassette_path(pytestconfig))
     env = {**clean, **({"PLANQ_TOOLS": tools} if tools else {}), **model, **planq_settings}
-    # What the settings name is meant for tests, so nobody is asked before planq's tables are made there.
+    # The settings name servers for tests, so planq's tables are created there without asking.
     command = [*PLANQ, "up", "--no-flower", "--migrate", "--port", str(port), "--data", str(folder / "data")]
     said = folder / "up.log"
     with said.open("wb") as log:

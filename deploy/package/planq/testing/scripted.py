@@ -61,7 +61,7 @@ class ScriptedModel:
         *,
         cut_off: CutOff | None = None,
     ) -> ModelReply:
-        """See `TurnPlanner`; the turn after so many of its own messages in the transcript."""
+        """See `TurnPlanner`; the number of its messages in the transcript selects the turn."""
         self.asked.append((ask, transcript))
         if form is TurnForm.ANSWER or not self.turns:
             return _reply(self.answered, ask, Purpose.RESPOND)

@@ -17,7 +17,7 @@ class JobView:
 
     `open_steps` counts the steps of the round that are not terminal; `halt_index` is the earliest failed step;
     `open_questions` counts the steps that wait for a person; no stage is claimed before `run_at`. `after_steps` and
-    `on_failure` are those of the round's plan. A job with many open steps has `places`: so many of them may be out.
+    `on_failure` are those of the round's plan. `places` is the maximum of a large job's steps that are out.
     """
 
     status: JobStatus
@@ -87,7 +87,7 @@ class OfAttempt(Event):
 
 @dataclass(frozen=True, slots=True)
 class StageClaimed(Event):
-    """A worker takes the PLAN or the RESPOND stage, whichever the job stands before."""
+    """A worker claims the job's next stage, PLAN or RESPOND."""
 
 
 class StageReleased(OfAttempt):
@@ -289,7 +289,7 @@ class CancelChildren(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DispatchStage(Effect):
-    """Publish a wake-up for the stage that the job stands before, or go on with it."""
+    """Publish a wake-up for the job's next stage, or continue with it."""
 
 
 @dataclass(frozen=True, slots=True)
