@@ -26,7 +26,7 @@ TICK_SECONDS = 60.0
 """Pause between two looks without a wake-up: a sweep finds what is due and calls `ProviderBatchDuty.wake`."""
 
 HOLD = timedelta(minutes=15)
-"""How long other workers leave a batch alone after its worker has died."""
+"""Time that other workers leave a batch alone after its worker has died."""
 
 _LONGEST = timedelta(minutes=10)
 """Maximum time of one turn at a batch: shorter than its hold, so no other worker sends it meanwhile."""

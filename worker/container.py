@@ -149,7 +149,7 @@ _BESIDE_THE_MODEL = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """What this worker process is; the processes of a `cpu` worker share their parent's identity.
+    """The identity of this worker process; the processes of a `cpu` worker share their parent's.
 
     `process` identifies it to peers on its host (`planq.shared.kernel.processes`); None hides it. Bulk work takes at
     most `bulk_capacity` of its `capacity`. With `has_processes` each step has its own process. With `only` the worker

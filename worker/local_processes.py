@@ -37,7 +37,7 @@ class Host:
 
     @property
     def place(self) -> str | None:
-        """Where processes can be found, as in `Process.place`; None if this is unknown."""
+        """The place of this process (`Process.place`), None if unknown."""
         return self.own.place if self.own is not None else None
 
     def has_gone(self, text: str) -> bool:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ALL = ""
-"""Whose the documents are that all tenants find."""
+"""The owner of documents for all tenants."""
 
 
 @dataclass(slots=True)
 class LoadReport:
-    """What became of the files of one call; `passages` counts those of the documents that were loaded now."""
+    """The result for the files of one call; `passages` counts those of newly loaded documents."""
 
     loaded: list[dict[str, Any]] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)

@@ -35,7 +35,7 @@ _INLINE = frozenset(
     | {"wbr"}
 )
 _SPACES = frozenset({"br", "td", "th"})
-"""What separates words without ending a paragraph: a table's row is read as one line."""
+"""Elements that separate words but end no paragraph: a table's row is one line."""
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ _PAUSE_SECONDS = 2.0
 _TIMEOUT = timedelta(seconds=20)
 _STATEMENT_SECONDS = 10.0
 _GOODBYE_SECONDS = 2.0
-"""How long the end of polling waits for a database that may be away: the lease ends by itself."""
+"""Maximum wait for an unreachable database when polling ends; the lease expires by itself."""
 
 
 class Groups(StrEnum):

@@ -30,8 +30,8 @@ _LONGEST_TICK_SECONDS = 1.0
 _TICKS_IN_LIMIT = 10
 
 _COMPUTED_SHARE = 0.1
-"""Of the limit: what has computed for so long without a beat does not just wait for a processor. One that ten share
-gives so much within the limit; no turn of a loop that is well takes a tenth of it."""
+"""Share of the limit: a thread that computed this long without a beat does not just wait for a processor. No healthy
+turn of a loop takes a tenth of the limit."""
 
 _STACK_SECONDS = 3.0
 _QUIET_SECONDS = 0.3
@@ -42,7 +42,7 @@ _STACK_BYTES = 200_000
 _WAIT_SECONDS = 0.01
 
 _STOPPED_SECONDS = 0.05
-"""What SIGSTOP gets to take effect."""
+"""Time for SIGSTOP to take effect."""
 
 _HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)

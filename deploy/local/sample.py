@@ -39,7 +39,7 @@ def run_sample(url: str | None, api_key: str | None) -> bool:
 
 
 HANDBOOK = Path(__file__).resolve().parents[1] / "samples" / "handbook"
-"""What the sample job searches: a few short texts of its own, in a clone and in a wheel alike."""
+"""A few short texts that the sample job searches."""
 
 
 AGENTS = HANDBOOK.parent / "agents"

@@ -1,4 +1,4 @@
-"""What the embedded servers have in common: a locked folder, a log in it, a start that waits until they answer."""
+"""The common parts of embedded servers: a locked folder, a log, a start that waits for an answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EmbeddedServer(SupervisedProcess):
 
     ready_seconds: ClassVar[float]
     relaunches = 0
-    """How often it is launched again when it ends while it is starting."""
+    """Number of relaunches when it ends while starting."""
 
     def __init__(self, name: str, data_dir: Path) -> None:
         self._home = data_dir.absolute()

@@ -35,7 +35,7 @@ _MISCONFIGURED = 2
 
 _WATCH_SECONDS = 0.2
 _HASTY_PATIENCE_SECONDS = 1.0
-"""What a part is given after a second Ctrl-C."""
+"""Patience with a part after a second Ctrl-C."""
 
 
 class SupervisedProcess(ABC):
@@ -105,7 +105,7 @@ class _Watch:
 
 @dataclass(slots=True)
 class StopRequests:
-    """How often the person asked to stop: the first time orderly, the second time in haste."""
+    """The number of stop requests: the first is orderly, the second in haste."""
 
     count: int = 0
     arrived: threading.Event = field(default_factory=threading.Event)

@@ -25,10 +25,10 @@ _SOCKET_NAME = "valkey.sock"
 _SERVERS_ON_PATH = ("valkey-server", "redis-server")
 
 _LARGEST_BYTES = 8 * 1024 * 1024
-"""Of one value: planq and Flower write less. Without a bound it may have 512 MB, and a client reads it whole."""
+"""Maximum size of a value: planq and Flower write less. The default of 512 MB would be read as a whole."""
 
 _READY = b"eady to accept connections"
-"""What the server logs once it has loaded its file (Redis and Valkey, at their log level `notice`)."""
+"""Log text of a server that has loaded its file (Redis and Valkey, at the log level `notice`)."""
 
 
 def installed_binary() -> Path:

@@ -29,12 +29,12 @@ from planq.worker.engine.persist import persist
 from planq.worker.models.prompts import render_prompt
 
 MOST_AGENTS = 100
-"""How many agents a planner gets a list of; a prompt may name any others."""
+"""Maximum number of agents in a planner's list; a prompt may name others."""
 
 _NOTHING_FOUND = Findings(is_direct=True)
 
 _GRACE_SECONDS = 1.0
-"""How long a cancelled call waits until its record is stored; a slower database gets it in the background."""
+"""Maximum seconds that a cancelled call waits for its record; a slower database gets it in the background."""
 
 _IS_PLANNING: ContextVar[bool] = ContextVar("planq_is_planning", default=False)
 

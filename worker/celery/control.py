@@ -29,8 +29,8 @@ LOOKS = frozenset(
         *("enable_events", "disable_events", "heartbeat"),
     }
 )
-"""What Flower and `celery inspect` ask, and Flower's switch for task events. Not `hello`, whose sender may name tasks
-that this worker has to discard; not the commands that inspect the process's memory, which may take any time."""
+"""Commands of Flower and `celery inspect`, and Flower's switch for task events. Not `hello`, whose sender may name
+tasks that this worker has to discard; not those that inspect the process's memory, which may take any time."""
 
 _ALIASES = {"dump_conf", "dump_schedule", "dump_reserved", "dump_active", "dump_revoked", "dump_tasks"}
 """Older names of looks, which old clients send."""

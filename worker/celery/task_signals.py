@@ -20,7 +20,7 @@ from celery.app.task import Context
 
 @dataclass(slots=True)
 class TaskEnd:
-    """What a task returned; its user sets it."""
+    """The result of a task; set by the user of `task_signals`."""
 
     value: Any = None
 

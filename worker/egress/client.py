@@ -29,7 +29,7 @@ _MANY = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """How this process reaches the internet; constant for its life."""
+    """The access of this process to the internet; constant for its life."""
 
     tls: ssl.SSLContext = field(default_factory=partial(tls_of, None))
     proxies: Proxies = field(default_factory=Proxies)

@@ -16,7 +16,7 @@ _MAX_MODELS = 1_000
 """Maximum number of models whose adaptations are kept in the process."""
 
 _OWN_SECONDS = 180.0
-"""How long a process keeps its own findings; by then every process has read them from the database."""
+"""Seconds that a process keeps its own findings; by then every process has read them from the database."""
 
 
 class KnownAdaptations:

@@ -527,7 +527,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class TryLimits:
-    """How often and how long to try; `sleep` and `jitter` (a draw from [0, 1)) come in so that tests need no time."""
+    """The tries of a call; `sleep` and `jitter` (a draw from [0, 1)) are parameters for tests."""
 
     settings: ModelSettings
     sleep: Sleep = asyncio.sleep

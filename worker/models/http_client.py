@@ -38,7 +38,7 @@ _BACKSTOP_SECONDS = 5.0
 
 
 _BEGINNINGS = (b"{", b"[", b":", b"data", b"event", b"id", b"retry", b"\xef\xbb\xbf")
-"""What a reply begins with: JSON, a field of an event stream, or a byte order mark."""
+"""Beginnings of a reply: JSON, a field of an event stream, or a byte order mark."""
 
 
 class NoReply(BodyRefused):

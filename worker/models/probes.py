@@ -35,7 +35,7 @@ _SYSTEM = ["You are asked by a program that checks what you can do. Do exactly w
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What one call has shown: `is_ok` where the reply was as asked, `instead` what planq had to send for it."""
+    """The result of one probe: `is_ok` if the reply was as asked, `instead` what planq had to change for it."""
 
     probe: str
     is_ok: bool

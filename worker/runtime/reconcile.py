@@ -31,7 +31,7 @@ _MOST_RELEASES = 2
 
 
 class LoopInFlight:
-    """What runs in an `io` worker: `InFlightWork` on another thread's loop, as the heartbeat thread may use it."""
+    """The running work of an `io` worker: `InFlightWork` on another thread's loop, for the heartbeat thread."""
 
     def __init__(self, runtime: WorkerRuntime, work: InFlightWork) -> None:
         self._runtime = runtime

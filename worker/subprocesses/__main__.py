@@ -34,7 +34,7 @@ def select_from(expression: str, data: Any, max_steps: int) -> Any:
 
 
 WORK: Mapping[str, Callable[..., Any]] = {"page": read_page, "query": select_from}
-"""What can be asked for, by name."""
+"""The kinds of work, by name."""
 
 
 def reply_to(asked: bytes) -> bytes:

@@ -15,7 +15,7 @@ _DEEPEST = 512
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/<>]*)[^<>]*>?")
 _KEPT = frozenset((*_INVISIBLE, "title", "textarea", "xmp", "noembed", "noframes", "plaintext"))
-"""What decides whether a text is seen, or is read otherwise."""
+"""Elements that decide whether a text is visible, or how it is parsed."""
 
 
 def read_page(body: bytes, charset: str | None) -> list[str]:

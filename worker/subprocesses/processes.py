@@ -26,14 +26,14 @@ from planq.shared.platform.launcher import PYTHON
 _SLOTS = 3
 _LONG_SECONDS = 1.0
 _LEAST_PRIORITY = 19
-"""What computes for longer than any page that is well goes behind everything else from then on. It has no way back:
-it ends with this work. The time includes that of its start."""
+"""Work that computes longer than a normal page gets the lowest priority for the rest of its process's life. The time
+includes that of its start."""
 
 _PATIENCE = 12
-"""How many times as long as it may compute, work may take on a machine whose processors others have."""
+"""Maximum wall time of work, as a multiple of its CPU time, on a busy machine."""
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ")
-"""What such a process is given of the environment: keys and addresses of servers are no business of a parser's."""
+"""Environment variables of such a process: a parser gets no keys or addresses of servers."""
 
 _COMMAND = (*PYTHON, "-m", "planq.worker.subprocesses")
 

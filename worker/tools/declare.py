@@ -23,7 +23,7 @@ from planq.shared.kernel.states import Effect, Pool, Recovery
 from planq.shared.platform.errors import Misconfigured
 
 _ATTRIBUTE = "__planq_tool__"
-"""Where a decorated function carries its `ToolOptions`."""
+"""Attribute of a decorated function with its `ToolOptions`."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

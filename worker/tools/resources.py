@@ -37,7 +37,7 @@ from planq.worker.tools.errors import quoted
 _log = logging.getLogger("planq.tools")
 
 _ATTRIBUTE = "__planq_resource__"
-"""Where a decorated function carries its `Resource`."""
+"""Attribute of a decorated function with its `Resource`."""
 
 _CLOSE_SECONDS = 5.0
 """Time for all resources of a process together to close."""

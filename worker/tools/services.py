@@ -57,7 +57,7 @@ class WebSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolServices:
-    """What tools may use in addition to their arguments.
+    """The services of tools.
 
     `web_search` is None if none is configured. `telegram_url` is the address of the Bot API, which may be private.
     `max_reminders` bounds the pending reminders of a user. `allow_private_hosts` names hosts (`host` or `host:port`)

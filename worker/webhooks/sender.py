@@ -42,7 +42,7 @@ _CLOSE_SECONDS = 2.0
 
 
 class SendsDeliveries(Protocol):
-    """What makes an attempt (`Poster`)."""
+    """Makes attempts at deliveries (`Poster`)."""
 
     async def send(self, delivery: Delivery) -> DeliveryOutcome:
         """Make one attempt; returns what became of it. Raises `DatabaseUnavailable`."""

@@ -45,7 +45,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How one agent ended; `order` grows with its end, `chained` is the result of its chained tool."""
+    """The end of one agent; `order` grows with its time, `chained` is the result of its chained tool."""
 
     status: Status
     exec_id: str | None = None
@@ -60,7 +60,7 @@ class AgentResult:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """How one step ended, with its agents in plan order; `succeeded` is the engine's verdict."""
+    """The end of one step, with its agents in plan order; `succeeded` is the engine's verdict."""
 
     was_begun: bool
     succeeded: bool

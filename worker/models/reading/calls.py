@@ -210,7 +210,7 @@ _LANGUAGE = re.compile(r"[\w-]*")
 _MEANT = re.compile(
     r"\{|<parameter|<arg_key>|<(?:｜DSML｜)?invoke|<function=|<｜tool▁call▁begin｜>|<\|tool_call_begin\|>"
 )
-"""What only a call has, be it damaged."""
+"""Text that only a call has, even a damaged one."""
 
 _ANY_NAME = re.compile(r"(?:\"name\"\s*:\s*\"|<function=|\[TOOL_CALLS\]\s*|<tool_call>\s*|name=\")([\w.:-]{1,200})")
 _UNNAMED = "tool_call"

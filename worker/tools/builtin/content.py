@@ -1,4 +1,4 @@
-"""What a fetched body means: read within its bounds, and decoded."""
+"""Reads a fetched body within its bounds, and decodes it."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ async def http_fetch(
 
 
 _Received = tuple[Fetched, bytes, str | None]
-"""What was received: all but its text, the body, and the encoding that its header names."""
+"""The received parts: all but the text, the body, and the charset of its header."""
 
 
 async def _fetch(client: AsyncClient, method: str, url: URL, key: str) -> _Received:

@@ -35,11 +35,11 @@ MAX_BITS = 8_192
 """Longest integer, about 2 466 decimal digits; Python prints up to 4 300."""
 
 _MAX_QUERY_STEPS = 10_000_000
-"""Of `json_query`: what looks at each of half a million rows takes fewer."""
+"""Maximum steps of `json_query`; a query over half a million rows takes fewer."""
 
 _INLINE_CHARS = 16 * 1024
 _INLINE_STEPS = 2_000
-"""What is small is queried at once, in 5 ms at most; all else in a process that can be killed."""
+"""Bounds of queries that run at once, in 5 ms at most; all others run in a process that can be killed."""
 
 _QUERY_SECONDS = 28.0
 

@@ -17,7 +17,7 @@ from planq.worker.tools.services import ToolServices
 _MOST_RESULTS = 50
 
 _Query = Annotated[str, Field(description="What to look for, in plain words.", min_length=1, max_length=1_000)]
-"""What `search` looks for as well."""
+"""The query of both tools."""
 
 
 class FoundPassage(TypedDict):

@@ -41,7 +41,7 @@ _TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What goes to a server with a call that goes on: the answers by the server's keys; its state, unchanged."""
+    """The continuation of a call: the answers by the server's keys, and its state, unchanged."""
 
     responses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     state: str | None = None

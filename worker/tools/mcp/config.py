@@ -86,7 +86,7 @@ class McpServer(BaseModel):
 
     @property
     def secrets(self) -> set[str]:
-        """What of this entry may be secret: values of headers and variables, credentials and query of the address."""
+        """Values that may be secret: of headers and variables, credentials and query of the address."""
         named = {value for name, value in (*self.env.items(), *self.headers.items()) if _SECRET_NAME.search(name)}
         # Others that look like keys: long, and neither text nor a path. "Bearer KEY" is a secret, and so is the KEY.
         words = [word for value in (*self.env.values(), *self.headers.values()) for word in value.split()]

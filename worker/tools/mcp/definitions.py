@@ -36,7 +36,7 @@ UNDECLARED_OUTPUT_SCHEMA: dict[str, Any] = {
     },
     "additionalProperties": True,
 }
-"""What is known of the output of a tool that declares none: any object, since servers may return one all the same."""
+"""Output schema of a tool that declares none: any object, because servers may return one anyway."""
 
 
 def registry_name(server: str, tool: str) -> str:

@@ -1,4 +1,4 @@
-"""What the SDK raises, as our errors: one table for calls over either transport. Imported only with the SDK."""
+"""Maps the SDK's errors to ours: one table for both transports. Imported only with the SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people answer in a test: a content, a refusal, or a function that decides."""
+"""Answers of people in a test: a content, a refusal, or a function that decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to a job and its steps, what a transition reads, and what has to be done about it: plain data.
+"""Events of a job and its steps, the state that a transition reads, and its effects: plain data.
 
 `advance` decides with them; nothing here decides anything.
 """
@@ -60,7 +60,7 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """What one event can touch."""
+    """The state that one event can touch."""
 
     job: JobView
     step: StepView | None = None
@@ -71,16 +71,16 @@ class Neighbourhood:
 
 
 class Event:
-    """What can happen to a job or a step."""
+    """An event of a job or a step."""
 
 
 class Effect:
-    """What has to be done about a transition."""
+    """An effect: work that follows from a transition."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfAttempt(Event):
-    """What happens to one attempt at a stage or a step."""
+    """An event of one attempt at a stage or a step."""
 
     attempt: int
 
