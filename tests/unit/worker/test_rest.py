@@ -75,7 +75,7 @@ class Idle:
         }
 
     async def run(self, statement: bytes, *_: object, **__: object) -> Rows:
-        name = NAMES.get(statement) or statement.decode().partition('"')[2].partition('"')[0]
+        name = NAMES.get(statement) or statement.decode().partition("FROM ")[2].partition("(")[0]
         self.asked[name] += 1
         return Rows([dict(self._answers[name])] if name in self._answers else ())
 
