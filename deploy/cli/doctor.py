@@ -270,16 +270,17 @@ def _database(settings: Settings) -> CheckResult:
 
 
 def _schema(settings: Settings) -> CheckResult:
-    from planq.shared.kernel.schema_version import current, needed
+    from planq.shared.kernel.schema_version import current, require_schema
 
+    url, pooled_schema = settings.require_database(), settings.pooled_schema
     try:
-        have = current(settings.require_database(), settings.pooled_schema)
+        require_schema(url, pooled_schema)
+        return CheckResult("schema", True, f"version {current(url, pooled_schema).version}, which this release can use")
+    except Misconfigured as error:  # as `planq migrate` and every process say it
+        found, _, advice = error.message.partition("; ")
+        return CheckResult("schema", False, found, advice)
     except PlanqError as error:
         return CheckResult("schema", False, error.message, "check that the server runs")
-    if have.is_ready:
-        return CheckResult("schema", True, f"version {have.version}, which this release can use")
-    advice = "run `planq migrate` (or, if the database is newer, use the newer release)"
-    return CheckResult("schema", False, f"version {have.version or 'none'}, this release needs {needed()}", advice)
 
 
 def _pools(settings: Settings) -> Sequence[str]:
