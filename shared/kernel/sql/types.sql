@@ -83,9 +83,6 @@ CREATE TYPE planq_closing AS (
 -- Where a job stands after that, and the stage that was taken over.
 CREATE TYPE planq_closed AS (n int, job uuid, status text, claim json, attempt int);
 
--- The window of a job: its places, and how many of its ready steps are out and held.
-CREATE TYPE planq_windowed AS (places int, out_steps int, held_steps int);
-
 -- A wake-up that is to be published: of a stage, or of a step.
 CREATE TYPE planq_due_wake AS (
     kind text, job_id uuid, round int, index int, pool text, tool_name text, attempt int, priority text, agent_name text,

@@ -434,7 +434,8 @@ class WorkerRegistry:
             "error": json_text(error.to_json()),
             "unoffered": True,
         }
-        return transition_result(await self._database.call("planq_miss_tool", json_text(item)))
+        (row,) = await self._database.fetch_all("miss_tool", item=json_text(item))
+        return transition_result(row["result"])
 
     async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:
         return [record(ExpiredJob, row) for row in await self._database.fetch_all("expired_jobs", limit=limit)]

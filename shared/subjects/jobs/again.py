@@ -38,7 +38,7 @@ def steps_with_unknown_outcome(
 
 
 def _is_tried_again(job: Mapping[str, Any], step: Mapping[str, Any]) -> bool:
-    """True for what `planq_reopen_steps` opens; a failure that is recorded is for the planner, who was shown it."""
+    """True for what `planq_reopen_job` opens; a failure that is recorded is for the planner, who was shown it."""
     if step["round"] != job["round"]:
         return False
     status = StepStatus(step["status"])

@@ -156,7 +156,7 @@ async def failed(harness: Harness, claim: StageClaim, wanted: ReservationRequest
 async def cut_off_for_long(harness: Harness, claim: StageClaim, wanted: ReservationRequest) -> None:
     """By a cancel, and its worker has died, too."""
     await harness.requests.cancel("default", claim.job_id)
-    await rows(harness, "UPDATE budget_holds SET owed_until = owed_until - planq_owing() RETURNING 1")
+    await rows(harness, "UPDATE budget_holds SET owed_until = owed_until - interval '1 hour' RETURNING 1")
 
 
 @pytest.mark.parametrize("lose", [taken_back, failed, cut_off_for_long])

@@ -18,6 +18,7 @@ CREATE FUNCTION planq_reserve(p_holder json, p_wanted json, p_made json, p_own j
 DECLARE
     h CONSTANT planq_holder := json_populate_record(NULL::planq_holder, p_holder);
     m CONSTANT planq_made := json_populate_record(NULL::planq_made, p_made);
+    o CONSTANT planq_own := json_populate_record(NULL::planq_own, p_own);
     w planq_wanted := json_populate_record(NULL::planq_wanted, p_wanted);
     j jobs;
     b budgets;
@@ -31,11 +32,15 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = h.job;
     IF p_own IS NOT NULL AND w.calls > 0 THEN
-        SELECT o.passed, o.reply INTO v_passed, w.reply
-        FROM planq_own_left(j, w, m, json_populate_record(NULL::planq_own, p_own)) o;
+        v_used := ARRAY[j.model_calls + m.calls, j.input_tokens + m.input, j.output_tokens + m.output,
+                        j.input_tokens + m.input + j.output_tokens + m.output];
+        v_passed := planq_passed('{request_limit,input_tokens_limit,output_tokens_limit,total_tokens_limit}',
+            ARRAY[o.request_limit, o.input_tokens_limit, o.output_tokens_limit, o.total_tokens_limit],
+            v_used, ARRAY[w.calls, w.asked, w.least, w.asked + w.least]);
         IF v_passed IS NOT NULL THEN
             RETURN v_passed;
         END IF;
+        w.reply := floor(least(w.reply, o.output_tokens_limit - v_used[3], o.total_tokens_limit - v_used[4] - w.asked));
     END IF;
     IF j.budget IS NULL THEN
         RETURN json_build_object('reply_tokens', CASE WHEN w.calls > 0 THEN w.reply::bigint END);
@@ -50,11 +55,9 @@ BEGIN
     IF h.attempt >= 0 AND NOT planq_has_claim(h.job, h.round, h.index, h.attempt) THEN
         RETURN '{"late": true}';
     END IF;
-    -- What is used and what is held are read in one statement: a call that is recorded meanwhile is in one of them, and
-    -- not in both.
     SELECT t.tokens + m.input + m.output AS tokens, t.cost + m.cost AS cost, t.calls + m.calls AS calls, t.steps, t.tool_cost,
-           q.tokens AS held_tokens, q.cost AS held_cost, q.calls AS held_calls, q.steps AS held_steps INTO u
-    FROM planq_tree_used(b.root_job_id) t, planq_tree_held(b.root_job_id, h.job, h.index) q;
+           t.held_tokens, t.held_cost, t.held_calls, t.held_steps INTO u
+    FROM planq_tree_used(b.root_job_id, h.job, h.index) t;
     v_rate := CASE WHEN u.tokens > 0 THEN greatest(u.cost - u.tool_cost, 0) / u.tokens ELSE 0 END;
     w.asked_usd := coalesce(w.asked_usd, v_rate * w.asked);
     w.token_usd := coalesce(w.token_usd, v_rate);
@@ -92,21 +95,6 @@ BEGIN
             model_calls = excluded.model_calls, steps = excluded.steps, owed_until = NULL;
     END IF;
     RETURN json_build_object('reply_tokens', CASE WHEN w.calls > 0 THEN w.reply::bigint END);
-END $$;
-
--- What an agent's own limits `o` leave the job `j`: which of them would be `passed` (planq_passed), and the longest `reply`.
-CREATE FUNCTION planq_own_left(j jobs, w planq_wanted, m planq_made, o planq_own) RETURNS TABLE (passed json, reply float8)
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    v_in CONSTANT float8 := j.input_tokens + m.input;
-    v_out CONSTANT float8 := j.output_tokens + m.output;
-BEGIN
-    passed := planq_passed('{request_limit,input_tokens_limit,output_tokens_limit,total_tokens_limit}',
-        ARRAY[o.request_limit, o.input_tokens_limit, o.output_tokens_limit, o.total_tokens_limit],
-        ARRAY[j.model_calls + m.calls, v_in, v_out, v_in + v_out],
-        ARRAY[w.calls, w.asked, w.least, w.asked + w.least]);
-    reply := floor(least(w.reply, o.output_tokens_limit - v_out, o.total_tokens_limit - v_in - v_out - w.asked));
-    RETURN NEXT;
 END $$;
 
 -- Locks a tree's row in `budgets`, by which all its reservations take turns, after the root's row as long as the tree may be paused.
@@ -176,8 +164,8 @@ BEGIN
     END IF;
     v_more := p_usd - coalesce((v_charges->>p_attempt::text)::numeric, 0);
     IF v_most IS NOT NULL THEN
-        SELECT planq_passed('{max_cost_usd}', ARRAY[v_most], ARRAY[u.cost + h.cost], ARRAY[v_more::float8]) INTO v_passed
-        FROM planq_tree_used(j.root) u, planq_tree_held(j.root, NULL, NULL) h;
+        SELECT planq_passed('{max_cost_usd}', ARRAY[v_most], ARRAY[u.cost + u.held_cost], ARRAY[v_more::float8]) INTO v_passed
+        FROM planq_tree_used(j.root, NULL, NULL) u;
         IF v_passed IS NOT NULL THEN
             RETURN v_passed;
         END IF;
@@ -204,9 +192,12 @@ LANGUAGE sql IMMUTABLE AS $$
     WHERE c.next > 0 AND c.used + c.next > c.most ORDER BY c.place LIMIT 1
 $$;
 
--- What the jobs of a tree have used: {tokens, cost, calls, steps}; `tool_cost` is the part of the cost that is of tools.
-CREATE FUNCTION planq_tree_used(p_root uuid)
-RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8, tool_cost float8)
+-- Returns what the jobs of a tree have used, and what its reservations hold besides that of the stage or step `p_index` of
+-- `p_job`. `tool_cost` is the part of the cost that is of tools. One statement reads all of it: a call that is recorded
+-- meanwhile is used or held, never both.
+CREATE FUNCTION planq_tree_used(p_root uuid, p_job uuid DEFAULT NULL, p_index int DEFAULT NULL)
+RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8, tool_cost float8,
+               held_tokens float8, held_cost float8, held_calls float8, held_steps float8)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY
@@ -214,24 +205,23 @@ BEGIN
         SELECT p_root
         UNION
         SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
+    ), used AS (
+        SELECT sum(j.input_tokens + j.output_tokens) AS tokens, sum(j.cost_usd) AS cost, sum(j.model_calls) AS calls,
+               sum(o.steps) AS steps, sum(o.cost_usd) AS tool_cost
+        FROM jobs j CROSS JOIN LATERAL (
+            SELECT count(*) AS steps, sum(s.cost_usd) AS cost_usd FROM steps s WHERE s.job_id = j.id
+        ) o
+        WHERE j.id = ANY (ARRAY(SELECT t.id FROM tree t))
+    ), held AS (
+        SELECT sum(q.tokens) AS tokens, sum(q.cost_usd) AS cost, sum(q.model_calls) AS calls, sum(q.steps) AS steps
+        FROM budget_holds q
+        WHERE q.root_job_id = p_root AND (q.job_id, q.index) IS DISTINCT FROM (p_job, p_index) AND planq_is_held(q)
     )
-    SELECT coalesce(sum(j.input_tokens + j.output_tokens), 0)::float8, coalesce(sum(j.cost_usd), 0)::float8,
-           coalesce(sum(j.model_calls), 0)::float8,
-           coalesce(sum(o.steps), 0)::float8, coalesce(sum(o.cost_usd), 0)::float8
-    FROM jobs j CROSS JOIN LATERAL (
-        SELECT count(*) AS steps, sum(s.cost_usd) AS cost_usd FROM steps s WHERE s.job_id = j.id
-    ) o
-    WHERE j.id = ANY (ARRAY(SELECT t.id FROM tree t));
+    SELECT coalesce(u.tokens, 0)::float8, coalesce(u.cost, 0)::float8, coalesce(u.calls, 0)::float8,
+           coalesce(u.steps, 0)::float8, coalesce(u.tool_cost, 0)::float8, coalesce(h.tokens, 0)::float8,
+           coalesce(h.cost, 0)::float8, coalesce(h.calls, 0)::float8, coalesce(h.steps, 0)::float8
+    FROM used u CROSS JOIN held h;
 END $$;
-
--- What reservations of a tree hold, without that of the stage or step `p_index` of `p_job`: {tokens, cost, calls, steps}.
-CREATE FUNCTION planq_tree_held(p_root uuid, p_job uuid, p_index int)
-RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8) LANGUAGE sql STABLE AS $$
-    SELECT coalesce(sum(q.tokens), 0)::float8, coalesce(sum(q.cost_usd), 0)::float8,
-           coalesce(sum(q.model_calls), 0)::float8, coalesce(sum(q.steps), 0)::float8
-    FROM budget_holds q
-    WHERE q.root_job_id = p_root AND (q.job_id, q.index) IS DISTINCT FROM (p_job, p_index) AND planq_is_held(q)
-$$;
 
 -- Whether a reservation counts: its call is not recorded, and its claim lives, or was cut off just now.
 CREATE FUNCTION planq_is_held(q budget_holds) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -251,38 +241,18 @@ LANGUAGE sql STABLE AS $$
               AND s.status = ANY (planq_step_running()) AND s.attempt = p_attempt) END
 $$;
 
--- Keeps what open calls of jobs may have cost held while these are cut off; called before that. The caller holds the jobs'
--- rows, and from here on their running steps: what these are just reserving is stored before it looks.
-CREATE FUNCTION planq_owe(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM FROM steps s WHERE s.job_id = ANY (p_jobs) AND s.status = ANY (planq_step_running())
-      AND EXISTS (SELECT FROM jobs j WHERE j.id = s.job_id AND j.budget IS NOT NULL)
-    ORDER BY s.job_id, s.round, s.index FOR NO KEY UPDATE OF s;
-    UPDATE budget_holds q SET owed_until = planq_now() + planq_owing()
-    WHERE q.job_id = ANY (p_jobs) AND planq_is_held(q);
-END $$;
-
 -- A budget less what the tree below `p_root` has used or holds; what is over is 0 or less. Null for none.
 CREATE FUNCTION planq_budget_left(p_budget json, p_root uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     u record;
-    h record;
 BEGIN
     IF p_budget IS NULL THEN
         RETURN NULL;
     END IF;
-    SELECT * INTO u FROM planq_tree_used(p_root);
-    SELECT * INTO h FROM planq_tree_held(p_root, NULL, NULL);
+    SELECT * INTO u FROM planq_tree_used(p_root, NULL, NULL);
     RETURN p_budget::jsonb || jsonb_strip_nulls(jsonb_build_object(
-        'max_tokens', (p_budget->>'max_tokens')::numeric - (u.tokens + h.tokens)::numeric,
-        'max_cost_usd', (p_budget->>'max_cost_usd')::numeric - (u.cost + h.cost)::numeric,
-        'max_model_calls', (p_budget->>'max_model_calls')::numeric - (u.calls + h.calls)::numeric,
-        'max_steps', (p_budget->>'max_steps')::numeric - (u.steps + h.steps)::numeric));
+        'max_tokens', (p_budget->>'max_tokens')::numeric - (u.tokens + u.held_tokens)::numeric,
+        'max_cost_usd', (p_budget->>'max_cost_usd')::numeric - (u.cost + u.held_cost)::numeric,
+        'max_model_calls', (p_budget->>'max_model_calls')::numeric - (u.calls + u.held_calls)::numeric,
+        'max_steps', (p_budget->>'max_steps')::numeric - (u.steps + u.held_steps)::numeric));
 END $$;
-
--- Whether nothing can be done any more with what is left of a budget; false for none.
-CREATE FUNCTION planq_budget_is_spent(p_left json) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT p_left IS NOT NULL AND EXISTS (
-        SELECT FROM json_each_text(p_left) AS l (name, value)
-        WHERE l.name IN ('max_tokens', 'max_cost_usd', 'max_model_calls', 'max_steps') AND l.value::numeric <= 0)
-$$;

@@ -37,7 +37,7 @@ BEGIN
     WHERE job_id = p_job AND round = p_round AND index = p_index;
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_delegated', json_build_object(
         'round', p_round, 'index', p_index, 'attempt', p_attempt, 'children', cardinality(v_ids), 'until', p_until));
-    IF planq_is_decided(p_until, cardinality(v_ids) - v_dead, false, v_dead > 0) THEN
+    IF v_dead = cardinality(v_ids) OR (p_until = 'first_failure' AND v_dead > 0) THEN
         UPDATE jobs SET run_at = planq_never(), wake_at = planq_never() WHERE id = ANY (v_ids) AND status = 'queued';
         RETURN planq_gather(p_job, p_round, p_index);
     END IF;
@@ -57,19 +57,42 @@ DECLARE
     v_children json;
     v_held json;
     v_dead uuid[];
+    v_errors json[];
 BEGIN
     WITH given AS (
         SELECT c.*, a.version, a.pinned, a.strategy, a.loop_block, greatest(least(c.timeout_seconds, v_left), 0.001) AS life,
-               planq_child_error(c.agent, a.version, a.pinned) AS error
+               e.error
         FROM json_to_recordset(p_children) AS c (
             id uuid, position int, agent text, input text, action text, with_ text, timeout_seconds float8, key text,
             plan text, plan_source text, model text, history text
         ) LEFT JOIN LATERAL (
-            SELECT d.version, planq_pinned_skills(j.tenant_id, d.skills) AS pinned, d.strategy,
-                   planq_loop_block(j.tenant_id, d.loop_block) AS loop_block FROM agents d
+            SELECT d.version, d.strategy, (
+                -- The newest version in use of each skill that the agent lists, in the agent's order.
+                SELECT array_agg(k.version ORDER BY n.place) FROM unnest(d.skills) WITH ORDINALITY AS n (name, place)
+                LEFT JOIN LATERAL (
+                    SELECT version FROM skills WHERE tenant_id = j.tenant_id AND name = n.name AND retired_at IS NULL
+                    ORDER BY version DESC LIMIT 1
+                ) k ON true
+            ) AS pinned,
+            -- A prompt that names a skill gets that skill's newest text in use, and none where there is no such skill.
+            CASE WHEN d.loop_block->'prompt'->>'name' IS NULL THEN d.loop_block
+                ELSE jsonb_set(d.loop_block::jsonb, '{prompt}', jsonb_strip_nulls(jsonb_build_object(
+                    'name', d.loop_block->'prompt'->>'name', 'text', (
+                        SELECT text FROM skills
+                        WHERE tenant_id = j.tenant_id AND name = d.loop_block->'prompt'->>'name' AND retired_at IS NULL
+                        ORDER BY version DESC LIMIT 1))))::json END AS loop_block
+            FROM agents d
             WHERE d.tenant_id = j.tenant_id AND d.name = c.agent AND d.retired_at IS NULL
             ORDER BY d.version DESC LIMIT 1
         ) a ON true
+        LEFT JOIN LATERAL (
+            SELECT json_build_object('code', w.code, 'retryable', false, 'details', json_build_object('agent', c.agent),
+                'message', 'agent ' || to_json(left(c.agent, 128))::text || w.text) AS error
+            FROM (VALUES
+                ('unknown_agent', ' not found: none in use has this name; see `planq agents list`', a.version IS NULL),
+                ('invalid_request', ' lists skills that are not stored; store them first', array_position(a.pinned, NULL) IS NOT NULL)
+            ) AS w (code, text, is_so) WHERE w.is_so AND c.agent IS NOT NULL
+        ) e ON true
     ), children AS (
         SELECT g.id, j.tenant_id, j.id AS parent_job_id, j.round AS parent_round, p_index AS parent_step_index,
                g.position AS child_position, g.key AS child_key, coalesce(j.root_job_id, j.id) AS root_job_id,
@@ -84,53 +107,17 @@ BEGIN
         FROM given g
     )
     SELECT json_agg(c ORDER BY c.id) FILTER (WHERE NOT c.is_held), json_agg(c ORDER BY c.id) FILTER (WHERE c.is_held),
-           array_agg(c.id) FILTER (WHERE c.error IS NOT NULL) INTO v_children, v_held, v_dead FROM children c;
+           array_agg(c.id) FILTER (WHERE c.error IS NOT NULL), array_agg(c.error) FILTER (WHERE c.error IS NOT NULL)
+    INTO v_children, v_held, v_dead, v_errors FROM children c;
     PERFORM planq_submit_jobs(v_children, j.conversation_id, NULL);
     PERFORM planq_submit_jobs(v_held, j.conversation_id, planq_never());
-    UPDATE jobs SET status = 'failed', error = planq_child_error(agent_name, agent_version, skill_versions), is_joined = true,
-        finished_at = planq_clock(), wake_at = NULL, paused_at = NULL
-    WHERE id = ANY (v_dead);
+    UPDATE jobs c SET status = 'failed', error = d.error, is_joined = true, finished_at = planq_clock(), wake_at = NULL,
+        paused_at = NULL
+    FROM unnest(v_dead, v_errors) AS d (id, error) WHERE c.id = d.id;
     INSERT INTO events (tenant_id, job_id, kind, data)
     SELECT tenant_id, id, 'job_failed', planq_end_told('failed', error) FROM jobs WHERE id = ANY (v_dead) ORDER BY id;
     RETURN coalesce(cardinality(v_dead), 0);
 END $$;
-
--- The versions that a job pins of the skills of an agent's document, in their order: of each the newest in use.
-CREATE FUNCTION planq_pinned_skills(p_tenant text, p_skills text[]) RETURNS int[] LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN (SELECT array_agg(k.version ORDER BY n.place) FROM unnest(p_skills) WITH ORDINALITY AS n (name, place)
-            LEFT JOIN LATERAL (
-                SELECT version FROM skills WHERE tenant_id = p_tenant AND name = n.name AND retired_at IS NULL
-                ORDER BY version DESC LIMIT 1
-            ) k ON true);
-END $$;
-
--- The loop block of an agent as a job gets it: a prompt that is the name of a skill has the text of its newest version
--- in use, and none where there is no such skill.
-CREATE FUNCTION planq_loop_block(p_tenant text, p_block json) RETURNS json LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    v_name CONSTANT text := p_block->'prompt'->>'name';
-BEGIN
-    IF v_name IS NULL THEN
-        RETURN p_block;
-    END IF;
-    RETURN jsonb_set(p_block::jsonb, '{prompt}', jsonb_strip_nulls(jsonb_build_object('name', v_name, 'text', (
-        SELECT text FROM skills WHERE tenant_id = p_tenant AND name = v_name AND retired_at IS NULL
-        ORDER BY version DESC LIMIT 1))));
-END $$;
-
--- Why a child cannot begin that an agent is to do: nobody of its name is in use, or a skill that it lists is not. Null
--- where it can.
-CREATE FUNCTION planq_child_error(p_agent text, p_version int, p_pinned int[]) RETURNS json LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('code', e.code, 'retryable', false, 'details', json_build_object('agent', p_agent),
-        'message', 'agent ' || to_json(left(p_agent, 128))::text || e.text)
-    FROM (SELECT 'unknown_agent' AS code, ' not found: none in use has this name; see `planq agents list`' AS text
-          WHERE p_version IS NULL
-          UNION ALL
-          SELECT 'invalid_request', ' lists skills that are not stored; store them first'
-          WHERE array_position(p_pinned, NULL) IS NOT NULL) e
-    WHERE p_agent IS NOT NULL
-$$;
 
 -- A child's limits: those that it has, its times lowered to `p_seconds`; never to nothing, which would be no limit.
 CREATE FUNCTION planq_child_limits(p_limits json, p_seconds float8) RETURNS json LANGUAGE sql IMMUTABLE AS $$
@@ -158,6 +145,7 @@ DECLARE
     j jobs;
     s steps;
     v_result json;
+    v_left float8;
     v_next uuid;
 BEGIN
     SELECT parent_job_id, parent_round, parent_step_index INTO c FROM jobs
@@ -180,10 +168,28 @@ BEGIN
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
     END IF;
-    IF planq_is_decided(s.waits_for, s.open_children, e.status = 'completed', e.status <> 'completed') THEN
+    IF s.open_children = 0
+       OR s.waits_for = (CASE e.status WHEN 'completed' THEN 'first_success' ELSE 'first_failure' END) THEN
         v_result := planq_gather(s.job_id, s.round, s.index);
     ELSIF NOT e.was_held THEN
-        v_next := planq_begin_next(j, s);
+        -- The next child's time runs from now on, within what the step gets, for its child jobs are as old as the delegation. The
+        -- time that people took to answer the other children does not count.
+        v_left := planq_time_left(j.deadline, j.expires_at, j.paused_at);
+        WHILE v_next IS NULL AND s.next_child < cardinality(s.children) LOOP
+            s.next_child := s.next_child + 1;
+            UPDATE jobs o SET run_at = planq_now(), wake_at = planq_now() + planq_wake_grace(), wakes = 0,
+                limits = planq_child_limits(o.limits, l.seconds),
+                expires_at = coalesce(o.paused_at, planq_now()) + make_interval(secs => greatest(l.seconds, 0.001))
+            FROM (
+                SELECT b.id, least((b.limits->>'job_timeout_seconds')::float8, v_left,
+                    s.timeout_seconds + planq_people_seconds(s.children)
+                    - extract(epoch FROM coalesce(b.paused_at, planq_now()) - b.created_at)::float8) AS seconds
+                FROM jobs b WHERE b.id = s.children[s.next_child]
+            ) l
+            WHERE o.id = l.id AND o.status = 'queued' AND o.run_at = planq_never()
+            RETURNING o.id INTO v_next;
+        END LOOP;
+        UPDATE steps SET next_child = s.next_child WHERE job_id = s.job_id AND round = s.round AND index = s.index;
     END IF;
     RETURN json_build_object('applied', true, 'job_id', s.job_id, 'round', s.round, 'index', s.index,
         'priority', j.priority, 'tenant', j.tenant_id,
@@ -192,13 +198,6 @@ BEGIN
         'children', (SELECT json_build_array(json_build_object('job_id', o.id, 'agent', o.agent_name)) FROM jobs o
                      WHERE o.id = v_next AND j.paused_at IS NULL));
 END $$;
-
--- Whether a step that waits as `p_rule` says need not wait any more, when `p_open` of its children have not ended and
--- others have just completed, or failed.
-CREATE FUNCTION planq_is_decided(p_rule text, p_open int, p_completed boolean, p_failed boolean) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT p_open = 0 OR (p_rule = 'first_success' AND p_completed) OR (p_rule = 'first_failure' AND p_failed)
-$$;
 
 -- The step need not wait any more: it is ready to be claimed again, to gather. The caller holds the job's row. Returns
 -- as planq_finish_step does.
@@ -221,33 +220,6 @@ BEGIN
             json_build_object('index', s.index, 'pool', s.pool, 'tool_name', s.tool_name)));
 END $$;
 
--- Begins the next child of a step that is held back: its time runs from now on, within what the step gets, for its child
--- jobs are as old as the delegation; what people took to answer the others is not taken off that. The caller holds the
--- parent's row. Returns its id, null when none is left.
-CREATE FUNCTION planq_begin_next(j jobs, s steps) RETURNS uuid LANGUAGE plpgsql AS $$
-DECLARE
-    v_left CONSTANT float8 := planq_time_left(j.deadline, j.expires_at, j.paused_at);
-    v_next int := s.next_child;
-    v_child uuid;
-BEGIN
-    WHILE v_child IS NULL AND v_next < cardinality(s.children) LOOP
-        v_next := v_next + 1;
-        UPDATE jobs c SET run_at = planq_now(), wake_at = planq_now() + planq_wake_grace(), wakes = 0,
-            limits = planq_child_limits(c.limits, l.seconds),
-            expires_at = coalesce(c.paused_at, planq_now()) + make_interval(secs => greatest(l.seconds, 0.001))
-        FROM (
-            SELECT o.id, least((o.limits->>'job_timeout_seconds')::float8, v_left,
-                s.timeout_seconds + planq_people_seconds(s.children)
-                - extract(epoch FROM coalesce(o.paused_at, planq_now()) - o.created_at)::float8) AS seconds
-            FROM jobs o WHERE o.id = s.children[v_next]
-        ) l
-        WHERE c.id = l.id AND c.status = 'queued' AND c.run_at = planq_never()
-        RETURNING c.id INTO v_child;
-    END LOOP;
-    UPDATE steps SET next_child = v_next WHERE job_id = s.job_id AND round = s.round AND index = s.index;
-    RETURN v_child;
-END $$;
-
 -- StepSucceeded, of a step that has joined: `p_item` is a `planq_outcome`. What becomes ready the caller claims for
 -- itself; RESPOND it may take over. Returns as planq_take does.
 CREATE FUNCTION planq_finish_joined(p_item json, p_worker uuid, p_seconds float8) RETURNS json LANGUAGE sql AS $$
@@ -260,7 +232,7 @@ $$;
 -- parent's row and those above it.
 CREATE FUNCTION planq_drop_children(p_children uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_ended uuid[] := planq_cancel_tree('{}', p_children);
+    v_ended uuid[] := planq_end_tree(NULL, NULL, NULL, p_children);
     v_part uuid[];
 BEGIN
     -- A notice holds 8000 bytes, which are 200 ids.

@@ -38,15 +38,6 @@ CREATE FUNCTION planq_claim_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $
 -- When a child job is to begin that is held back: a time that every client can read, as it cannot `infinity`.
 CREATE FUNCTION planq_never() RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$ SELECT timestamptz '9999-01-01 00:00Z' $$;
 
--- How long a payload that was touched needs no further touch: the collector takes none that is younger than an hour.
-CREATE FUNCTION planq_touch_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '10 minutes' $$;
-
--- How long the cost of an open call stays reserved after its job was cut off: within its lease the worker notices, and
--- records the call. Null without workers: nobody is left who could.
-CREATE FUNCTION planq_owing() RETURNS interval LANGUAGE sql STABLE AS $$
-    SELECT make_interval(secs => max(lease_seconds)) FROM workers
-$$;
-
 -- How long a suspect waits for a worker in quarantine. After that any worker claims it, so that nothing waits for ever where
 -- each worker left has a process for each step.
 CREATE FUNCTION planq_quarantine() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '30 minutes' $$;

@@ -23,17 +23,12 @@ CREATE FUNCTION planq_success_told(p_round int, p_index int, p_attempt int) RETU
     SELECT ('{"round":' || p_round::text || ',"index":' || p_index::text || ',"attempt":' || p_attempt::text || ',"error":null}')::json
 $$;
 
--- Whether an error is that of an answer which was cut off (AnswerIncomplete). By its text: an error may hold \u0000.
-CREATE FUNCTION planq_is_incomplete(p_error json) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT coalesce(p_error::text ~ '^\{"code": ?"answer_incomplete"', false)
-$$;
-
 -- What a job that has ended came to (Outcome): with an error one that has completed answers from what there was, or its answer
--- was cut off. Null before its end.
+-- was cut off (AnswerIncomplete). That is seen in the error's text, for an error may hold \u0000. Null before the end.
 CREATE FUNCTION planq_outcome(p_status text, p_error json) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN p_status <> 'completed' THEN CASE WHEN p_status IN ('failed', 'cancelled') THEN p_status END
                 WHEN p_error IS NULL THEN 'succeeded'
-                WHEN planq_is_incomplete(p_error) THEN 'incomplete' ELSE 'partial' END
+                WHEN p_error::text ~ '^\{"code": ?"answer_incomplete"' THEN 'incomplete' ELSE 'partial' END
 $$;
 
 -- Counts a job that ends, in the sequence of its outcome: commits do not wait for each other there, and no row is written.

@@ -16,7 +16,17 @@ BEGIN
     INTO v_most FROM workers w
     WHERE 'io' = ANY (w.pools) AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
       AND coalesce(w.only_priority, p_priority) = p_priority;
-    IF v_most > 0 AND p_priority = 'bulk' AND planq_interactive_waits() THEN
+    IF v_most > 0 AND p_priority = 'bulk' AND (EXISTS (
+        SELECT FROM jobs
+        WHERE planq_is_unclaimed(wake_at, wakes)
+          AND planq_is_unfinished(status)
+          AND status IN ('queued', 'planning', 'responding')
+          AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL AND priority = 'interactive'
+    ) OR EXISTS (
+        SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
+        WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready())
+          AND planq_is_unclaimed(s.wake_at, s.wakes) AND s.run_at <= planq_now() AND j.paused_at IS NULL AND j.priority = 'interactive'
+    )) THEN
         v_most := ceil(v_most / 2);
     END IF;
     RETURN coalesce(v_most, 0);
@@ -64,25 +74,6 @@ BEGIN
     LEFT JOIN unnest(v_taken) t ON t.index = h.index ORDER BY h.place;
 END $$;
 
--- Gives a job whose steps have been opened its window, and holds those of its ready steps that are beyond, none of which
--- has been claimed. Returns it, nulls and 0 where the job has none. The caller holds the job's row, and writes that into it.
-CREATE FUNCTION planq_begin_window(p_job uuid, p_round int, p_open int, p_priority text) RETURNS planq_windowed
-LANGUAGE plpgsql AS $$
-DECLARE
-    w planq_windowed := ROW(NULL, NULL, 0);
-BEGIN
-    IF p_open > planq_least_window() THEN
-        w.places := planq_places(p_priority);
-        UPDATE steps SET wake_at = NULL WHERE job_id = p_job AND round = p_round AND index IN (
-            SELECT s.index FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.status = ANY (planq_step_ready())
-            ORDER BY s.path DESC, s.index OFFSET w.places);
-        GET DIAGNOSTICS w.held_steps = ROW_COUNT;
-        SELECT count(*) INTO w.out_steps FROM steps s
-        WHERE s.job_id = p_job AND s.round = p_round AND s.status = ANY (planq_step_ready()) AND s.wake_at IS NOT NULL;
-    END IF;
-    RETURN w;
-END $$;
-
 -- WindowOpened: lets held steps follow in up to `p_limit` jobs whose windows have room: a step has begun to wait, a worker
 -- has come, or something else than the end of a step made room. They are due at once, for the sweeper. Returns how many.
 CREATE FUNCTION planq_open_windows(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
@@ -104,18 +95,3 @@ BEGIN
     END LOOP;
     RETURN v_count;
 END $$;
-
--- Whether interactive work was published a moment ago or longer, and nobody has claimed it.
-CREATE FUNCTION planq_interactive_waits() RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (
-        SELECT FROM jobs
-        WHERE planq_is_unclaimed(wake_at, wakes)
-          AND planq_is_unfinished(status)
-          AND status IN ('queued', 'planning', 'responding')
-          AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL AND priority = 'interactive'
-    ) OR EXISTS (
-        SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
-        WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready())
-          AND planq_is_unclaimed(s.wake_at, s.wakes) AND s.run_at <= planq_now() AND j.paused_at IS NULL AND j.priority = 'interactive'
-    )
-$$;

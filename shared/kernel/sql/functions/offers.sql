@@ -4,7 +4,6 @@
 -- planq_is_offered       whether any live worker of a pool has a tool
 -- planq_hand_on_steps    what a worker may not claim: it is for others, or put aside
 -- planq_wake_offered     for the sweeper: what was put aside and can be run now
--- planq_miss_tool        the time that a step may wait for its tool is over
 --
 -- A step that is put aside has `tool_away_since`, and `wake_at` in the year 9999: it is ready and may be claimed, and nobody
 -- publishes it. A step without a `tool_digest` needs no tool.
@@ -96,8 +95,3 @@ BEGIN
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
 END $$;
-
--- StepFailed, of a step that waits for its tool: as planq_finish_step of the `planq_outcome`, which uses up no attempt.
-CREATE FUNCTION planq_miss_tool(p_item json) RETURNS json LANGUAGE sql AS $$
-    SELECT planq_finish_step(i) FROM json_populate_record(NULL::planq_outcome, p_item) i
-$$;

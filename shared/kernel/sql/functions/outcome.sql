@@ -29,49 +29,38 @@ EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
 END $$;
 
 -- Keeps what hangs on a large or structured output beside its step: its artifacts, the reference to its payload, and its
--- `content`. `p_artifact` has an `id` where the output itself is an artifact; what is kept beside the output stands in its
--- array `beside`: each as `p_artifact`, with its own `body` (JSON in a text) or `hash` (hexadecimal).
+-- `content`. `p_artifact` is {content, beside, ...} and has an `id` where the output itself is an artifact: {id, skill_id, type,
+-- metadata, media_type}, `metadata` as JSON in a text, for reading JSON that holds the character NUL is an error. Each item of
+-- the array `beside` is an artifact, too, with its own `body` (JSON in a text) or `hash` (hexadecimal). An artifact is the next
+-- version of its id: a transaction that adds one of the same id at the same moment waits for the other, and gets the version
+-- after it.
 CREATE FUNCTION planq_keep_outcome(
     p_tenant text, p_job uuid, p_index int, p_tool_name text, p_output json, p_hash bytea, p_artifact json
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_beside json;
+    a record;
 BEGIN
     IF p_artifact->>'content' IS NOT NULL THEN
         UPDATE steps SET content = p_artifact->>'content'
         WHERE job_id = p_job AND index = p_index AND status = 'succeeded' AND content IS NULL;
     END IF;
-    IF p_hash IS NOT NULL THEN
-        PERFORM planq_touch_payload(p_tenant, p_hash);
-    END IF;
-    IF p_artifact->>'id' IS NOT NULL THEN
-        PERFORM planq_add_artifact(p_tenant, p_job, p_index, p_tool_name, p_artifact, p_output, p_hash);
-    END IF;
-    FOR v_beside IN SELECT value FROM json_array_elements(p_artifact->'beside') LOOP
-        IF v_beside->>'hash' IS NOT NULL THEN
-            PERFORM planq_touch_payload(p_tenant, decode(v_beside->>'hash', 'hex'));
-        END IF;
-        PERFORM planq_add_artifact(p_tenant, p_job, p_index, p_tool_name, v_beside, (v_beside->>'body')::json,
-                                   decode(v_beside->>'hash', 'hex'));
-    END LOOP;
-END $$;
-
--- Adds an artifact of a step, as the next version of its id: {id, skill_id, type, metadata, media_type}, `metadata` as JSON in a text,
--- for reading JSON that holds the character NUL is an error. A transaction that adds a version of the same id at the same moment
--- waits for the other, and gets the one after it.
-CREATE FUNCTION planq_add_artifact(
-    p_tenant text, p_job uuid, p_index int, p_tool_name text, p_artifact json, p_body json, p_hash bytea
-) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
+    FOR a IN
+        SELECT p_artifact AS item, p_output AS body, p_hash AS hash
+        UNION ALL
+        SELECT b.value, (b.value->>'body')::json, decode(b.value->>'hash', 'hex') FROM json_array_elements(p_artifact->'beside') b
     LOOP
-        INSERT INTO artifacts (tenant_id, id, version, job_id, step_index, tool_name, skill_id, type, metadata, body,
-                               payload_hash, media_type)
-        SELECT p_tenant, p_artifact->>'id', coalesce(max(a.version), 0) + 1, p_job, p_index, p_tool_name,
-               p_artifact->>'skill_id', p_artifact->>'type', (p_artifact->>'metadata')::json, p_body,
-               p_hash, p_artifact->>'media_type'
-        FROM artifacts a WHERE a.tenant_id = p_tenant AND a.id = p_artifact->>'id'
-        ON CONFLICT (tenant_id, id, version) DO NOTHING;
-        EXIT WHEN FOUND;
+        IF a.hash IS NOT NULL THEN
+            PERFORM planq_touch_payload(p_tenant, a.hash);
+        END IF;
+        WHILE a.item->>'id' IS NOT NULL LOOP
+            INSERT INTO artifacts (tenant_id, id, version, job_id, step_index, tool_name, skill_id, type, metadata, body,
+                                   payload_hash, media_type)
+            SELECT p_tenant, a.item->>'id', coalesce(max(o.version), 0) + 1, p_job, p_index, p_tool_name,
+                   a.item->>'skill_id', a.item->>'type', (a.item->>'metadata')::json, a.body, a.hash, a.item->>'media_type'
+            FROM artifacts o WHERE o.tenant_id = p_tenant AND o.id = a.item->>'id'
+            ON CONFLICT (tenant_id, id, version) DO NOTHING;
+            EXIT WHEN FOUND;
+        END LOOP;
     END LOOP;
 END $$;
 
@@ -95,9 +84,9 @@ END $$;
 -- code that says to try again (the attempt then puts the payload anew). Null is no reference.
 CREATE FUNCTION planq_touch_payload(p_tenant text, p_hash bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    -- One that was touched a moment ago is not locked: several are touched in the order of their jobs, and of two such
+    -- One that was touched a moment ago is not locked, for the collector takes none that is younger than an hour. Several are touched in the order of their jobs, and of two such
     -- transactions each would wait for the other.
-    PERFORM FROM payloads WHERE tenant_id = p_tenant AND hash = p_hash AND created_at > planq_now() - planq_touch_grace();
+    PERFORM FROM payloads WHERE tenant_id = p_tenant AND hash = p_hash AND created_at > planq_now() - interval '10 minutes';
     IF FOUND THEN
         RETURN;
     END IF;

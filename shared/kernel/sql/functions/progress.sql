@@ -33,7 +33,9 @@ BEGIN
             'round', p_round, 'index', p_index, 'attempt', p_attempt, 'done', p_done, 'message', p_message));
     END IF;
     IF p_seconds IS NOT NULL THEN
-        PERFORM planq_renew_plans(p_job);
+        UPDATE jobs SET deadline = planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
+        WHERE id = ANY (planq_lineage(p_job)) AND status = 'executing' AND paused_at IS NULL
+          AND deadline < planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8);
     END IF;
     RETURN true;
 END $$;
@@ -59,10 +61,3 @@ BEGIN
     END LOOP;
     RETURN v_count;
 END $$;
-
--- Gives the plan of a job, and those of the jobs above it, their whole time from now on. The caller holds the rows.
-CREATE FUNCTION planq_renew_plans(p_job uuid) RETURNS void LANGUAGE sql AS $$
-    UPDATE jobs SET deadline = planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
-    WHERE id = ANY (planq_lineage(p_job)) AND status = 'executing' AND paused_at IS NULL
-      AND deadline < planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
-$$;

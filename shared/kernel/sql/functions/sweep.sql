@@ -1,27 +1,24 @@
 -- Sweep: what the sweeper does for jobs and steps that nobody else moves.
 --
--- planq_take_due_wakes        wake-ups that are due, to be published (again): planq_take_due_stages, planq_take_due_steps
+-- planq_take_due_wakes        wake-ups that are due, to be published (again)
 -- planq_expire_job, planq_expire_plan   a time has run out
 -- planq_hand_back_step        a worker that stops gives a step back
 
--- Takes up to `p_limit` wake-ups of each kind that are due. One sweeper acts at a time; the others get nothing.
--- Returns rows (kind: plan | respond | step, job_id, round, index, pool, tool_name, attempt, priority, agent_name,
--- root_job_id, tenant_id): stages, then steps, of older jobs first, of a job those first that have the longest way behind them.
+-- Takes up to `p_limit` wake-ups of each kind that are due. One sweeper acts at a time; the others get nothing. In the queues
+-- `p_empty`, which hold nothing, whatever is planq_is_unclaimed has got lost (with a worker that died or froze, or with the
+-- broker's memory), and is due at once. Those of paused jobs are moved and not returned. Steps whose tool no live worker has are
+-- put aside (offers.sql). Returns rows (kind: plan | respond | step, job_id, round, index, pool, tool_name, attempt, priority,
+-- agent_name, root_job_id, tenant_id): stages, then steps, of older jobs first, of a job those first that have the longest way
+-- behind them.
 CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[]) RETURNS SETOF planq_due_wake LANGUAGE plpgsql AS $$
+DECLARE
+    -- A lost wake-up counts as published twice from then on, so it is looked for again after another claim's grace.
+    v_horizon CONSTANT timestamptz := planq_now() + CASE WHEN cardinality(p_empty) > 0
+        THEN planq_wake_pause(2) - planq_claim_grace() ELSE interval '0' END;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtext('planq.sweep')) THEN
         RETURN;
     END IF;
-    RETURN QUERY SELECT * FROM planq_take_due_stages(p_limit, p_empty);
-    RETURN QUERY SELECT * FROM planq_take_due_steps(p_limit, p_empty);
-END $$;
-
--- Takes wake-ups of stages that are due. In the queues `p_empty`, which hold nothing, whatever is planq_is_unclaimed has got lost (with
--- a worker that died or froze, or with the broker's memory), and is due at once. Those of paused jobs are moved and not returned.
-CREATE FUNCTION planq_take_due_stages(p_limit int, p_empty text[]) RETURNS SETOF planq_due_wake LANGUAGE plpgsql AS $$
-DECLARE
-    v_horizon CONSTANT timestamptz := planq_wake_horizon(p_empty);
-BEGIN
     RETURN QUERY
     WITH due AS (
         SELECT j.id,
@@ -42,13 +39,6 @@ BEGIN
         NULL::text, t.stage_attempt, t.priority::text, t.agent_name, t.root_job_id,
         t.tenant_id
     FROM taken t WHERE t.paused_at IS NULL ORDER BY t.id;
-END $$;
-
--- Takes wake-ups of steps that are due, as planq_take_due_stages does; steps whose tool no live worker has are put aside (offers.sql).
-CREATE FUNCTION planq_take_due_steps(p_limit int, p_empty text[]) RETURNS SETOF planq_due_wake LANGUAGE plpgsql AS $$
-DECLARE
-    v_horizon CONSTANT timestamptz := planq_wake_horizon(p_empty);
-BEGIN
     RETURN QUERY
     WITH due AS (
         SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused, j.priority, j.root_job_id,
@@ -78,13 +68,6 @@ BEGIN
     FROM taken t WHERE t.is_offered AND NOT t.is_paused ORDER BY t.job_id, t.path DESC, t.index;
 END $$;
 
--- Until when a wake-up is looked for. A lost one counts as published twice from then on, so it is looked for again after another claim's
--- grace.
-CREATE FUNCTION planq_wake_horizon(p_empty text[]) RETURNS timestamptz LANGUAGE sql STABLE AS $$
-    SELECT planq_now() + CASE WHEN cardinality(p_empty) > 0
-        THEN planq_wake_pause(2) - planq_claim_grace() ELSE interval '0' END
-$$;
-
 -- The queue of a pool and a priority (WakeQueue).
 CREATE FUNCTION planq_wake_queue(p_pool text, p_priority text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE p_priority WHEN 'interactive' THEN p_pool ELSE p_pool || '.' || p_priority END
@@ -110,7 +93,7 @@ BEGIN
        OR j.paused_at IS NOT NULL OR j.expires_at IS NULL OR j.expires_at > planq_now() OR planq_is_held_below(p_job) THEN
         RETURN NULL;
     END IF;
-    RETURN planq_cut_off(p_job, 'failed', p_error);
+    RETURN planq_end_tree(p_job, 'failed', p_error, NULL);
 END $$;
 
 -- PlanExpired: what runs, waits or could have run fails with `p_error`, so that the answer says so; the rest is
@@ -130,7 +113,6 @@ BEGIN
        OR j.deadline IS NULL OR j.deadline > planq_now() OR planq_is_held_below(p_job) THEN
         RETURN NULL;
     END IF;
-    PERFORM planq_owe(ARRAY[p_job]);
     PERFORM planq_end_waits(ARRAY[p_job]);
     WITH closed AS (
         UPDATE steps SET

@@ -3,7 +3,7 @@
 -- planq_suspend_step -> planq_fire_timer         a timer, after which the step succeeds
 -- planq_ask_step -> planq_answer_question        a question to a person, until it is answered or its time runs out
 --   planq_ask_ahead                              and whether steps may be called that have not begun
--- planq_withdraw_questions                       questions whose steps have ended otherwise are closed
+-- planq_end_waits                                questions whose steps end otherwise are closed
 --
 -- The time that people take is taken off no deadline: a question moves those of its job and of all jobs above it by the
 -- whole time that it may wait, and whatever closes it takes back what is left of that (planq_shift_lineage). The rows of
@@ -139,33 +139,25 @@ BEGIN
     END LOOP;
 END $$;
 
--- Withdraws what was asked ahead of a step that ends: nobody will look at the answer.
-CREATE FUNCTION planq_withdraw_ahead() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE questions SET status = 'cancelled', answered_at = planq_clock()
-    WHERE job_id = NEW.job_id AND step_index = NEW.index AND status = 'open' AND waiting_since IS NULL;
-    RETURN NULL;
-END $$;
-
--- A step ends in many ways, and all of them set when.
-CREATE TRIGGER planq_withdraw_ahead AFTER UPDATE OF finished_at ON steps FOR EACH ROW
-    WHEN (NEW.is_asked_ahead AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION planq_withdraw_ahead();
-
 -- The name under which the secret fields of an answer are stored among the secrets of its tenant.
 CREATE FUNCTION planq_sealed_as(p_id uuid) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'answer/' || p_id $$;
 
--- Erases what people gave as secrets for a step that ends.
-CREATE FUNCTION planq_erase_answers() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Closes what a step that ends leaves: a question that was asked ahead of it is withdrawn, for nobody will look at the answer, and
+-- what people gave it as secrets is erased.
+CREATE FUNCTION planq_tidy_step() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    UPDATE questions SET status = 'cancelled', answered_at = planq_clock()
+    WHERE job_id = NEW.job_id AND step_index = NEW.index AND status = 'open' AND waiting_since IS NULL;
     DELETE FROM tenant_secrets t USING questions q
     WHERE q.job_id = NEW.job_id AND q.step_index = NEW.index AND q.is_secret
       AND t.tenant_id = q.tenant_id AND t.name = planq_sealed_as(q.id);
     RETURN NULL;
 END $$;
 
--- An answer hands its step back, so only steps that were handed back have any.
-CREATE TRIGGER planq_erase_answers AFTER UPDATE OF finished_at ON steps FOR EACH ROW
-    WHEN (NEW.releases > 0 AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION planq_erase_answers();
+-- A step ends in many ways, and all of them set when. Only steps that were asked ahead, or handed back by an answer, leave
+-- anything.
+CREATE TRIGGER planq_tidy_step AFTER UPDATE OF finished_at ON steps FOR EACH ROW
+    WHEN ((NEW.is_asked_ahead OR NEW.releases > 0) AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION planq_tidy_step();
 
 -- StepSettled: an open question is answered, or, with `p_due`, its time has run out. `p_answer` is {status, content, reason,
 -- answered_by, channel, key, key_id, is_operator, sealed, sealed_key}, `content` as a text that holds JSON, `sealed` in base64
@@ -233,7 +225,7 @@ BEGIN
     WHERE job_id = q.job_id AND index = q.step_index;
     UPDATE jobs SET open_questions = open_questions - 1, out_steps = out_steps + 1 WHERE id = q.job_id;
     -- While the job is paused the wait stands still, and resuming moves the deadlines by the whole pause.
-    PERFORM planq_shift_lineage(q.job_id, -planq_wait_left(s.wake_at, j.paused_at));
+    PERFORM planq_shift_lineage(q.job_id, -greatest(s.wake_at - coalesce(j.paused_at, planq_now()), interval '0'));
     PERFORM planq_append_event(j.tenant_id, q.job_id, 'step_settled', json_build_object(
         'round', q.round, 'index', q.step_index, 'elicitation', p_id, 'kind', q.kind, 'status', a.status,
         'channel', a.channel));
@@ -258,29 +250,30 @@ CREATE FUNCTION planq_may_answer(q questions, p_person text) RETURNS boolean LAN
         ELSE false END
 $$;
 
--- Closes the open questions of jobs whose steps are about to end otherwise. What is left of their waits is taken back
--- from the jobs above. The caller holds the rows of the jobs, and of all above them.
-CREATE FUNCTION planq_withdraw_questions(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Ends what jobs wait for whose steps are about to end otherwise. Open questions are closed, and what is left of their waits is
+-- taken back from the jobs above. Where a job was paused without the job above it, its pause is taken off no deadline above.
+-- What open calls may have cost stays held for as long as a worker may take to record it. The caller holds the rows of the
+-- jobs, and of all above them.
+CREATE FUNCTION planq_end_waits(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     w record;
 BEGIN
+    -- With the running steps locked, what they are just reserving is stored before this looks.
+    PERFORM FROM steps s WHERE s.job_id = ANY (p_jobs) AND s.status = ANY (planq_step_running())
+      AND EXISTS (SELECT FROM jobs j WHERE j.id = s.job_id AND j.budget IS NOT NULL)
+    ORDER BY s.job_id, s.round, s.index FOR NO KEY UPDATE OF s;
+    -- Within its lease a worker notices that the job was cut off. Without workers nobody is left who could record a call.
+    UPDATE budget_holds q SET owed_until = planq_now() + (SELECT make_interval(secs => max(lease_seconds)) FROM workers)
+    WHERE q.job_id = ANY (p_jobs) AND planq_is_held(q);
     FOR w IN
         UPDATE questions q SET status = 'cancelled', answered_at = planq_clock()
         FROM jobs j, steps s
         WHERE q.job_id = ANY (p_jobs) AND q.status = 'open' AND j.id = q.job_id AND s.job_id = q.job_id AND s.index = q.step_index
         RETURNING q.job_id, CASE WHEN q.waiting_since IS NULL THEN interval '0'
-                                 ELSE planq_wait_left(s.wake_at, j.paused_at) END AS rest
+                                 ELSE greatest(s.wake_at - coalesce(j.paused_at, planq_now()), interval '0') END AS rest
     LOOP
         PERFORM planq_shift_lineage(w.job_id, -w.rest);
     END LOOP;
-END $$;
-
--- Ends what jobs wait for that end, or whose steps do: their open questions are closed, and where one was paused without the
--- job above it, what its pause took is taken off no deadline above. The caller holds the rows of the jobs, and of all above
--- them.
-CREATE FUNCTION planq_end_waits(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM planq_withdraw_questions(p_jobs);
     PERFORM planq_credit_pause(id) FROM jobs WHERE id = ANY (p_jobs) AND paused_at IS NOT NULL;
 END $$;
 
@@ -310,11 +303,6 @@ CREATE FUNCTION planq_is_held_below(p_job uuid) RETURNS boolean LANGUAGE sql STA
         ) c
     )
     SELECT EXISTS (SELECT FROM tree WHERE paused_at IS NOT NULL)
-$$;
-
--- How long a question may still wait: while its job is paused its time stands still.
-CREATE FUNCTION planq_wait_left(p_due timestamptz, p_paused timestamptz) RETURNS interval LANGUAGE sql STABLE AS $$
-    SELECT greatest(p_due - coalesce(p_paused, planq_now()), interval '0')
 $$;
 
 -- How long people took, or have taken up to now, to answer what these jobs and all below them asked.

@@ -136,6 +136,11 @@ WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL AND 
   AND NOT planq_is_offered(s.pool, s.tool_name, s.tool_digest)
 ORDER BY s.tool_away_since LIMIT %(limit)s
 
+-- name: miss_tool
+-- StepFailed, of a step that has waited too long for its tool: as planq_finish_step of the `planq_outcome`, which uses up no
+-- attempt.
+SELECT planq_finish_step(i) AS result FROM json_populate_record(NULL::planq_outcome, %(item)s::json) i
+
 -- name: expired_plans
 -- Jobs whose plan has used up its time, with the tools that steps of it wait for.
 SELECT id AS job_id, (limits->>'plan_timeout_seconds')::float8 AS plan_timeout_seconds, ARRAY(

@@ -35,7 +35,7 @@ BEGIN
                SELECT (j.budget::jsonb || jsonb_build_object('used', jsonb_build_object(
                    'tokens', u.tokens::bigint, 'cost_usd', u.cost, 'model_calls', u.calls::bigint,
                    'steps', u.steps::bigint)))::text
-               FROM planq_tree_used(coalesce(j.root_job_id, j.id)) u
+               FROM planq_tree_used(coalesce(j.root_job_id, j.id), NULL, NULL) u
            ) END, j.retry,
            CASE WHEN j.retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, q.questions::text
     FROM unnest(p_ids, p_tenants, p_wanted) AS w (id, tenant_id, is_wanted)

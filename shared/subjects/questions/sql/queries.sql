@@ -4,7 +4,7 @@ SELECT (SELECT array_agg(DISTINCT ARRAY[s.tool_name, q.asked_of::text]) FROM que
         JOIN steps s ON s.job_id = q.job_id AND s.index = q.step_index
         WHERE q.job_id = j.id AND q.kind = 'approval' AND q.status = 'accepted' AND q.content->>'scope' = 'job') AS tools,
        u.tokens::bigint AS tokens, u.cost::float8 AS cost, u.calls::bigint AS calls
-FROM jobs j CROSS JOIN LATERAL planq_tree_used(coalesce(j.root_job_id, j.id)) u WHERE j.id = %(job_id)s
+FROM jobs j CROSS JOIN LATERAL planq_tree_used(coalesce(j.root_job_id, j.id), NULL, NULL) u WHERE j.id = %(job_id)s
 
 -- name: steps_to_ask_about
 -- Steps of a round that have not begun and whose arguments are known by now, as their claims will be, without those of which a

@@ -26,7 +26,7 @@ WHERE id = %(id)s AND is_active AND next_at = %(due_at)s
 -- conversation, whose turns would else queue behind one that waits for a person. Those of a disabled
 -- tenant wait until it is enabled. `kept_version` is that in which the conversation has its agent, null for the newest.
 SELECT id, tenant_id, name, agent, cron, timezone, strategy, model, next_at, planq_now() AS now, loop_block AS loop,
-       planq_budget_is_spent(planq_budget_left(budget, last_job_id)) AS is_spent, conversation_id,
+       coalesce(planq_budget_left(budget, last_job_id)::jsonb @? '$.* ? (@ <= 0)', false) AS is_spent, conversation_id,
        (SELECT k.version FROM conversation_agents k JOIN conversations c ON c.id = k.conversation_id AND c.tenant_id = k.tenant_id
         WHERE k.tenant_id = schedules.tenant_id AND k.conversation_id = schedules.conversation_id AND k.agent = schedules.agent
           AND NOT c.follows_agent) AS kept_version

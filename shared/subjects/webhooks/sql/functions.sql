@@ -78,7 +78,7 @@ BEGIN
     PERFORM planq_add_deliveries(
         j.tenant_id, 'job.' || j.status, j.id, j.batch_id, j.callback_url, json_build_object(
             'id', j.id, 'status', j.status, 'outcome', planq_outcome(j.status, j.error), 'stop_reason', j.stop_reason, 'error', planq_short(j.error),
-            'incomplete', CASE WHEN planq_is_incomplete(j.error) THEN j.error->'details' END, 'metadata', planq_short(j.metadata), 'conversation_id', j.conversation_id,
+            'incomplete', CASE WHEN planq_outcome(j.status, j.error) = 'incomplete' THEN j.error->'details' END, 'metadata', planq_short(j.metadata), 'conversation_id', j.conversation_id,
             'created_at', planq_shown_time(j.created_at), 'finished_at', planq_shown_time(j.finished_at)));
     RETURN true;
 EXCEPTION WHEN OTHERS THEN

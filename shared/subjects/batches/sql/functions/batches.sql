@@ -303,7 +303,7 @@ BEGIN
         WHERE n.batch_id = v_batch AND n.status = 'admitted' ORDER BY n.line LIMIT p_most
     ) l;
     IF v_jobs IS NOT NULL THEN
-        v_ended := planq_cancel_tree('{}', v_jobs);  -- they have none above them
+        v_ended := planq_end_tree(NULL, NULL, NULL, v_jobs);  -- they have none above them
         UPDATE jobs SET is_joined = true WHERE id = ANY (v_jobs);
         PERFORM planq_end_lines(v_jobs);
         RETURN json_build_object('applied', true, 'ended', to_json(v_ended));

@@ -63,7 +63,7 @@ SELECT (SELECT count(*) FROM schedules s WHERE s.tenant_id = j.tenant_id AND s.u
        (SELECT count(*) FROM schedules s WHERE s.tenant_id = j.tenant_id AND s.is_active) AS kept_of_tenant,
        (SELECT coalesce((t.config ->> 'max_reminders')::int, %(most_of_tenant)s::int) FROM tenants t
         WHERE t.id = j.tenant_id) AS most_of_tenant,
-       b.budget_left::text AS budget_left, planq_budget_is_spent(b.budget_left) AS is_spent
+       b.budget_left::text AS budget_left, coalesce(b.budget_left::jsonb @? '$.* ? (@ <= 0)', false) AS is_spent
 FROM jobs j JOIN jobs r ON r.id = coalesce(j.root_job_id, j.id) AND r.tenant_id = j.tenant_id
 CROSS JOIN LATERAL (SELECT planq_budget_left(r.budget, r.id) AS budget_left) b
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
