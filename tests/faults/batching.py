@@ -60,7 +60,7 @@ def cancelled(scene: Scene, point: str) -> None:
     settled = "SELECT 1 FROM batches WHERE completed = 2"
     eventually(lambda: scene.read(running) and scene.read(settled), PATIENCE, what="one line alone is left")
     scene.stack.kill(first)
-    scene.read("SELECT planq_cancel_batch(%s, 'default')", batch_id)
+    scene.read("SELECT planq_change_batch(%s, 'default', 'cancel')", batch_id)
     scene.died_at(point)
     scene.worker()
     assert batch_ends(scene, batch_id) == ("cancelled", {"completed": 2, "cancelled": 1})

@@ -93,7 +93,7 @@ def cancelled(scene: Scene, point: str) -> None:
         sent = "SELECT 1 FROM provider_batches WHERE status = 'submitted'"
         eventually(lambda: scene.read(sent), PATIENCE, what="the provider has the batch")
         scene.stack.kill(first)
-        scene.read("SELECT planq_cancel_batch(%s, 'default')", batch_id)
+        scene.read("SELECT planq_change_batch(%s, 'default', 'cancel')", batch_id)
         freed(scene)
         scene.died_at(point, **given(server))
         freed(scene)

@@ -123,14 +123,6 @@ CREATE TYPE planq_firing AS (
     strategy text, loop_block text
 );
 
--- What the end of its job makes of a line of a batch: where it stood `earlier`, and stands now; what it held of the budget, had spent
--- and has spent; under which number it is settled.
-CREATE TYPE planq_line_end AS (
-    batch_id uuid, line int, earlier text, earlier_outcome text, status text, outcome text, error json,
-    finished_at timestamptz, settled bigint, held_usd numeric, held_tokens bigint, earlier_usd numeric, earlier_tokens bigint,
-    usd numeric, input_tokens bigint, output_tokens bigint
-);
-
 -- Who reserves: an attempt at a stage of a job (index -1) or at a step; `call` is the id under which the model call will be recorded.
 CREATE TYPE planq_holder AS (job uuid, round int, index int, attempt int, call uuid);
 

@@ -39,7 +39,7 @@ class BatchControl:
 
     async def cancel(self, tenant_id: str, batch_id: UUID) -> BatchControlResult:
         """Begin nothing more of a batch; `end_jobs` and the sweeper end what there is of it."""
-        return await self._move("planq_cancel_batch", batch_id, tenant_id)
+        return await self._move("planq_change_batch", batch_id, tenant_id, "cancel")
 
     async def end_jobs(self, batch_id: UUID) -> AsyncIterator[Sequence[UUID]]:
         """End the jobs of a batch that `cancel` has cancelled, and yield those of each commit."""
@@ -47,13 +47,13 @@ class BatchControl:
             yield ended
 
     async def pause(self, tenant_id: str, batch_id: UUID) -> BatchControlResult:
-        return await self._move("planq_pause_batch", batch_id, tenant_id)
+        return await self._move("planq_change_batch", batch_id, tenant_id, "pause")
 
     async def resume(
         self, tenant_id: str, batch_id: UUID, *, budget_usd: float | None = None, budget_tokens: int | None = None
     ) -> BatchControlResult:
         """Let a paused batch go on; a limit that is given replaces the one of its budget."""
-        return await self._move("planq_resume_batch", batch_id, tenant_id, budget_usd, budget_tokens)
+        return await self._move("planq_change_batch", batch_id, tenant_id, "resume", budget_usd, budget_tokens)
 
     async def retry(self, tenant_id: str, batch_id: UUID) -> BatchControlResult:
         """Let failed and partial lines become jobs again; `lines` of the result is how many there are."""

@@ -18,6 +18,7 @@ from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy
 from planq.shared.kernel.submission import Submission
 from planq.shared.kernel.wakes import Wake
+from planq.shared.platform.database import query
 from planq.shared.subjects.batches.provider_store import ProviderBatches
 from planq.shared.subjects.batches.rules import Discount
 from planq.shared.subjects.jobs.store import submission_values
@@ -293,7 +294,7 @@ def test_the_answer_of_an_agent_without_tools_is_checked_and_repaired_by_a_call_
         await stage.to_its_end()
         assert [(job["status"], job["output"]) for job in stage.jobs()] == [("completed", {"kind": "bill"})] * 2
         assert sorted(job["model_calls"] for job in stage.jobs()) == [1, 2]
-        stage.rows("SELECT planq_forget_results(10)")
+        stage.connection.execute(query("tidy_deferred_results"))
         assert stage.rows("SELECT 1 FROM deferred_calls WHERE result IS NOT NULL") == []
 
     def answer(custom_id: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -333,7 +334,7 @@ def test_a_cancelled_batch_is_cancelled_at_its_provider(perform: Perform) -> Non
         stage.pause = timedelta(hours=1)
         await stage.admit()
         await stage.look()
-        stage.rows(f"SELECT planq_cancel_batch('{stage.batch_id}', 'default')")
+        stage.rows(f"SELECT planq_change_batch('{stage.batch_id}', 'default', 'cancel')")
         stage.rows(f"SELECT planq_cancel_lines('{stage.batch_id}', 100)")
         for _ in range(2):
             stage.connection.execute("UPDATE provider_batches SET next_look_at = now()")

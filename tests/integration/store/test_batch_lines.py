@@ -205,10 +205,10 @@ def test_a_batch_stops_at_its_budget_and_goes_on_when_that_is_raised(batches: Ba
     assert batches.admit() == []
     assert batches.batch(batch)["pause_reason"] == "budget"
 
-    assert batches.call("planq_resume_batch", batch, "default", None, None)["applied"]
+    assert batches.call("planq_change_batch", batch, "default", "resume", None, None)["applied"]
     assert batches.admit() == []
     assert batches.batch(batch)["pause_reason"] == "budget", "the same budget does not suffice again"
-    assert batches.call("planq_resume_batch", batch, "default", Decimal(1), None)["applied"]
+    assert batches.call("planq_change_batch", batch, "default", "resume", Decimal(1), None)["applied"]
     rest = batches.admit()
     assert len(rest) == 2
     end_jobs(batches.connection, rest)
@@ -230,7 +230,7 @@ def test_after_the_canary_nothing_is_admitted_until_somebody_has_looked(batches:
 
     assert batches.batch(batch)["pause_reason"] == "canary"
     assert batches.admit() == []
-    assert batches.call("planq_resume_batch", batch, "default", None, None)["applied"]
+    assert batches.call("planq_change_batch", batch, "default", "resume", None, None)["applied"]
     assert len(batches.admit()) == 3
 
 
@@ -238,19 +238,19 @@ def test_a_paused_batch_admits_nothing(batches: Batches) -> None:
     batches.window(1)
     batch = stored_batch(batches.connection, [item(str(n)) for n in range(3)])
     jobs = batches.admit()
-    assert batches.call("planq_pause_batch", batch, "default") == {
+    assert batches.call("planq_change_batch", batch, "default", "pause") == {
         "found": True,
         "applied": True,
         "status": "in_progress",
     }
-    assert not batches.call("planq_pause_batch", batch, "default")["applied"]
+    assert not batches.call("planq_change_batch", batch, "default", "pause")["applied"]
 
     end_jobs(batches.connection, jobs)
     batches.settle()
 
     assert batches.admit() == []
     assert batches.stands(batch) == {"completed": 1, "valid": 2}
-    assert batches.call("planq_resume_batch", batch, "default", None, None)["applied"]
+    assert batches.call("planq_change_batch", batch, "default", "resume", None, None)["applied"]
     assert len(batches.admit()) == 1
 
 
@@ -263,7 +263,7 @@ def test_a_cancelled_batch_keeps_what_has_ended_and_ends_the_rest_bit_by_bit(bat
     batches.admit()
     end_jobs(batches.connection, first[1:2])  # nobody has settled it
 
-    assert batches.call("planq_cancel_batch", batch, "default") == {
+    assert batches.call("planq_change_batch", batch, "default", "cancel") == {
         "found": True,
         "applied": True,
         "status": "cancelling",
@@ -282,7 +282,7 @@ def test_a_cancelled_batch_keeps_what_has_ended_and_ends_the_rest_bit_by_bit(bat
     assert (found["status"], found["completed"], found["cancelled"]) == ("cancelled", 2, 7)
     assert sorted(line["settled"] for line in batches.lines(batch)) == list(range(1, 10))
     assert batches.settle() == 0
-    assert not batches.call("planq_cancel_batch", batch, "default")["applied"]
+    assert not batches.call("planq_change_batch", batch, "default", "cancel")["applied"]
     assert not batches.call("planq_retry_batch", batch, "default")["applied"]
 
 
@@ -291,7 +291,7 @@ def test_a_batch_ends_by_a_cancel_though_somebody_has_removed_its_jobs(batches: 
     admitted = batches.admit()
     batches.connection.execute("DELETE FROM jobs WHERE id = ANY (%s)", [admitted[:2]])
 
-    batches.call("planq_cancel_batch", batch, "default")
+    batches.call("planq_change_batch", batch, "default", "cancel")
     parts = [batches.call("planq_cancel_lines", None, 2)["applied"] for _ in range(4)]
 
     assert parts == [True, True, False, False]
@@ -412,12 +412,13 @@ def test_what_a_line_has_used_is_that_of_its_job_and_of_all_below_it(batches: Ba
     assert (line["cost_usd"], line["input_tokens"], line["output_tokens"]) == (Decimal("0.75"), 105, 0)
 
 
-@pytest.mark.parametrize("function", ["planq_cancel_batch", "planq_pause_batch", "planq_retry_batch"])
-def test_nobody_moves_a_batch_of_another_tenant(batches: Batches, function: str) -> None:
+def test_nobody_moves_a_batch_of_another_tenant(batches: Batches) -> None:
     batch = stored_batch(batches.connection, [item("a")])
     before = batches.batch(batch)
-    assert batches.call(function, batch, "other")["found"] is False
-    assert batches.call("planq_resume_batch", batch, "other", Decimal(1), None)["found"] is False
+    assert batches.call("planq_change_batch", batch, "other", "cancel")["found"] is False
+    assert batches.call("planq_change_batch", batch, "other", "pause")["found"] is False
+    assert batches.call("planq_retry_batch", batch, "other")["found"] is False
+    assert batches.call("planq_change_batch", batch, "other", "resume", Decimal(1), None)["found"] is False
     assert batches.batch(batch) == before
 
 
@@ -428,7 +429,7 @@ def test_the_end_of_a_batch_is_told_to_whoever_wants_to_know(batches: Batches) -
     )
     batch = stored_batch(batches.connection, [item("a")], name="nightly")
     other = stored_batch(batches.connection, [item("a")])
-    batches.call("planq_cancel_batch", other, "default")
+    batches.call("planq_change_batch", other, "default", "cancel")
     batches.call("planq_cancel_lines", None, 10)
     end_jobs(batches.connection, batches.admit(), "partial")
     batches.settle()

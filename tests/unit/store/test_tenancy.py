@@ -123,6 +123,7 @@ ALL_TENANTS = {
     "expired_plans": "a sweep",
     "expired_questions": "a sweep",
     "tidy_secrets": "a sweep",
+    "tidy_deferred_results": "a sweep",
     "tidy_insights": "what is due of all tenants",
     "tidy_workers": "workers are nobody's",
     "forget_objects": "the collector of unused objects, by where they lie",

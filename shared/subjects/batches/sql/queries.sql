@@ -58,8 +58,10 @@ SELECT 'provider_batches', NULL, NULL WHERE EXISTS (
 ) OR EXISTS (SELECT FROM deferred_calls WHERE status = 'waiting')
 
 -- name: tidy_deferred_results
--- Removes results of calls whose jobs have ended.
-SELECT planq_forget_results(10000)
+-- Removes results of calls whose jobs have ended: what is kept of a reply is the record of its call.
+UPDATE deferred_calls SET result = NULL WHERE result IS NOT NULL AND job_id IN (
+    SELECT d.job_id FROM deferred_calls d JOIN jobs j ON j.id = d.job_id
+    WHERE d.result IS NOT NULL AND NOT planq_is_unfinished(j.status) LIMIT 10000)
 
 -- name: tidy_lost_lines
 -- Fails admitted lines whose jobs somebody has deleted.

@@ -2,12 +2,11 @@
 --
 -- planq_admit_lines    lines that wait become jobs
 --   planq_choose_lines   says which: tenants take turns, and so do the batches of one
---   planq_pause_spent    batches whose budget does not suffice for the next line wait for a larger one
 -- planq_settle_lines   jobs have ended: their lines end with them, and a batch with its last line
---   planq_end_lines      lines have ended, with these jobs: planq_line_ends
+--   planq_end_lines      lines have ended, with these jobs
 --   planq_close_batches  what follows for their batches
 -- planq_fail_lost_lines   jobs are gone that somebody has deleted: their lines fail
--- planq_cancel_batch, planq_pause_batch, planq_resume_batch, planq_retry_batch   what people ask of a batch
+-- planq_change_batch, planq_retry_batch   what people ask of a batch
 -- planq_cancel_lines   a cancelled batch ends, bit by bit
 -- planq_tell_batch     a batch has ended: whoever wants to know is told
 --
@@ -108,21 +107,16 @@ BEGIN
     SELECT array_agg(ROW(f.batch_id, f.line)::planq_line) INTO v_lines FROM (
         SELECT batch_id, line FROM fair ORDER BY tenants_turn, turn, batch_id LIMIT p_room
     ) f;
-    PERFORM planq_pause_spent(v_batches);
-    RETURN v_lines;
-END $$;
-
--- Pauses those of `p_batches` whose next line their budget does not cover, once no line is a job whose end could give back
--- what it has not used. The caller holds the batches.
-CREATE FUNCTION planq_pause_spent(p_batches uuid[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
+    -- A batch waits for a larger budget where its own does not cover its next line, once no line is a job whose end could give back
+    -- what it has not used.
     UPDATE batches b SET paused_at = planq_now(), pause_reason = 'budget'
     FROM batch_lines l
-    WHERE b.id = ANY (p_batches) AND b.status = 'in_progress' AND b.paused_at IS NULL
+    WHERE b.id = ANY (v_batches) AND b.status = 'in_progress' AND b.paused_at IS NULL
       AND (b.budget_usd IS NOT NULL OR b.budget_tokens IS NOT NULL) AND l.batch_id = b.id AND l.status = 'valid'
       AND l.line = (SELECT min(n.line) FROM batch_lines n WHERE n.batch_id = b.id AND n.status = 'valid')
       AND NOT EXISTS (SELECT FROM batch_lines a WHERE a.batch_id = b.id AND a.status = 'admitted')
       AND (b.spent_usd + l.reserved_usd > b.budget_usd OR b.spent_tokens + l.reserved_tokens > b.budget_tokens);
+    RETURN v_lines;
 END $$;
 
 -- LinesSettled: the ends of these jobs end their lines, and batches with their last ones; one sweeper acts at a time. Returns
@@ -194,89 +188,93 @@ BEGIN
     RETURN v_lines;
 END $$;
 
--- Ends the lines of jobs that have ended, and the batches of which these were the last ones. The caller holds the batches.
+-- Ends the lines of jobs that have ended, each with what its job and all below it have used, and the batches of which these were
+-- the last ones. A line whose job answers `success: false` as its last step did, a plan of agents, has an error; not where
+-- another tool says so. The caller holds the batches.
 CREATE FUNCTION planq_end_lines(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_ends CONSTANT planq_line_end[] := ARRAY(SELECT e FROM planq_line_ends(p_jobs) e);
     v_batches uuid[];
 BEGIN
-    UPDATE batch_lines l SET status = e.status, error = e.error, finished_at = e.finished_at, settled = e.settled,
-        cost_usd = e.usd, input_tokens = e.input_tokens, output_tokens = e.output_tokens
-    FROM unnest(v_ends) e WHERE l.batch_id = e.batch_id AND l.line = e.line;
-    WITH counted AS (
+    WITH ends AS MATERIALIZED (
+        SELECT l.batch_id, l.line, l.status AS earlier, planq_outcome(l.status, l.error) AS earlier_outcome,
+            j.status, planq_outcome(j.status, o.error) AS outcome, o.error, j.finished_at,
+            (SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL)
+                + row_number() OVER (PARTITION BY l.batch_id ORDER BY j.finished_at, j.id) AS settled,
+            l.reserved_usd, l.reserved_tokens, coalesce(l.cost_usd, 0) AS earlier_usd,
+            l.input_tokens + l.output_tokens AS earlier_tokens, u.usd, u.input_tokens, u.output_tokens
+        FROM unnest(p_jobs) AS g (id) JOIN jobs j ON j.id = g.id
+        JOIN batch_lines l ON l.batch_id = j.batch_id AND l.line = j.batch_line AND l.job_id = j.id
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE tree (id) AS (
+                SELECT j.id
+                UNION ALL
+                SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT b.id FROM jobs b WHERE b.parent_job_id = t.id OFFSET 0) c
+            )
+            SELECT sum(b.cost_usd) AS usd, sum(b.input_tokens)::bigint AS input_tokens, sum(b.output_tokens)::bigint AS output_tokens
+            FROM jobs b WHERE b.id = ANY (ARRAY(SELECT t.id FROM tree t))
+        ) u
+        CROSS JOIN LATERAL (
+            SELECT coalesce(j.error, CASE WHEN j.status = 'completed' AND j.respond = 'output'
+                    AND coalesce(j.answer, j.preview) ~ '^\{\s*"success"\s*:\s*false' THEN (
+                SELECT json_build_object('code', 'tool_error', 'message', 'its plan of agents did not succeed', 'retryable', false,
+                                         'details', json_build_object('step', s.index, 'tool_name', s.tool_name))
+                FROM (SELECT index, tool_name FROM steps WHERE job_id = j.id ORDER BY index DESC LIMIT 1) s
+                WHERE s.tool_name = 'cp__agent_orchestrate') END) AS error
+        ) o
+    ), ended AS (
+        UPDATE batch_lines l SET status = e.status, error = e.error, finished_at = e.finished_at, settled = e.settled,
+            cost_usd = e.usd, input_tokens = e.input_tokens, output_tokens = e.output_tokens
+        FROM ends e WHERE l.batch_id = e.batch_id AND l.line = e.line
+    ), counted AS (
         SELECT batch_id,
             count(*) FILTER (WHERE status = 'completed') - count(*) FILTER (WHERE earlier = 'completed') AS completed,
             count(*) FILTER (WHERE outcome = 'partial') - count(*) FILTER (WHERE earlier_outcome = 'partial') AS partial,
             count(*) FILTER (WHERE outcome = 'incomplete') - count(*) FILTER (WHERE earlier_outcome = 'incomplete') AS incomplete,
             count(*) FILTER (WHERE status = 'failed') - count(*) FILTER (WHERE earlier = 'failed') AS failed,
             count(*) FILTER (WHERE status = 'cancelled') - count(*) FILTER (WHERE earlier = 'cancelled') AS cancelled,
-            coalesce(sum(held_usd) FILTER (WHERE earlier = 'admitted'), 0) AS held_usd,
-            coalesce(sum(held_tokens) FILTER (WHERE earlier = 'admitted'), 0) AS held_tokens,
+            coalesce(sum(reserved_usd) FILTER (WHERE earlier = 'admitted'), 0) AS held_usd,
+            coalesce(sum(reserved_tokens) FILTER (WHERE earlier = 'admitted'), 0) AS held_tokens,
             sum(coalesce(usd, 0) - earlier_usd) AS usd, sum(input_tokens + output_tokens - earlier_tokens) AS tokens
-        FROM unnest(v_ends) GROUP BY batch_id
+        FROM ends GROUP BY batch_id
     ), changed AS (
         UPDATE batches b SET completed = b.completed + c.completed, partial = b.partial + c.partial,
-            incomplete = b.incomplete + c.incomplete, failed = b.failed + c.failed, cancelled = b.cancelled + c.cancelled, reserved_usd = b.reserved_usd - c.held_usd,
-            reserved_tokens = b.reserved_tokens - c.held_tokens, spent_usd = b.spent_usd + c.usd,
-            spent_tokens = b.spent_tokens + c.tokens
+            incomplete = b.incomplete + c.incomplete, failed = b.failed + c.failed, cancelled = b.cancelled + c.cancelled,
+            reserved_usd = b.reserved_usd - c.held_usd, reserved_tokens = b.reserved_tokens - c.held_tokens,
+            spent_usd = b.spent_usd + c.usd, spent_tokens = b.spent_tokens + c.tokens
         FROM counted c WHERE b.id = c.batch_id RETURNING b.id
     )
     SELECT array_agg(id) INTO v_batches FROM changed;
     PERFORM planq_close_batches(v_batches);
 END $$;
 
--- What jobs that have ended make of their lines, each with what its job and all below it have used. The caller holds the batches.
-CREATE FUNCTION planq_line_ends(p_jobs uuid[]) RETURNS SETOF planq_line_end LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN QUERY
-    SELECT l.batch_id, l.line, l.status::text, planq_outcome(l.status, l.error),
-        j.status::text, planq_outcome(j.status, o.error), o.error, j.finished_at,
-        (SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL)
-            + row_number() OVER (PARTITION BY l.batch_id ORDER BY j.finished_at, j.id),
-        l.reserved_usd, l.reserved_tokens::bigint, coalesce(l.cost_usd, 0), (l.input_tokens + l.output_tokens)::bigint,
-        u.usd, u.input, u.output
-    FROM unnest(p_jobs) AS g (id) JOIN jobs j ON j.id = g.id
-    JOIN batch_lines l ON l.batch_id = j.batch_id AND l.line = j.batch_line AND l.job_id = j.id
-    CROSS JOIN LATERAL (
-        WITH RECURSIVE tree (id) AS (
-            SELECT j.id
-            UNION ALL
-            SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT b.id FROM jobs b WHERE b.parent_job_id = t.id OFFSET 0) c
-        )
-        SELECT sum(b.cost_usd) AS usd, sum(b.input_tokens)::bigint AS input, sum(b.output_tokens)::bigint AS output
-        FROM jobs b WHERE b.id = ANY (ARRAY(SELECT t.id FROM tree t))
-    ) u
-    CROSS JOIN LATERAL (
-        SELECT coalesce(j.error, CASE WHEN j.status = 'completed' AND j.respond = 'output' AND coalesce(j.answer, j.preview) ~ '^\{\s*"success"\s*:\s*false'
-            THEN planq_no_success(j.id) END) AS error
-    ) o;
-END $$;
-
--- The error of a line whose job answers `success: false` as its last step did: that of a plan of agents that did not succeed.
--- Null where another tool says so.
-CREATE FUNCTION planq_no_success(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    s record;
-BEGIN
-    SELECT index, tool_name INTO s FROM steps WHERE job_id = p_job ORDER BY index DESC LIMIT 1;
-    IF s.tool_name = 'cp__agent_orchestrate' THEN
-        RETURN json_build_object('code', 'tool_error', 'message', 'its plan of agents did not succeed', 'retryable', false,
-                                 'details', json_build_object('step', s.index, 'tool_name', s.tool_name));
-    END IF;
-    RETURN NULL;
-END $$;
-
--- CancelRequested: nothing of the batch is admitted any more; planq_cancel_lines ends what there is of it. Returns {found,
--- applied, status}.
-CREATE FUNCTION planq_cancel_batch(p_batch uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
+-- CancelRequested, PauseRequested, ResumeRequested: `p_act` is `cancel`, `pause` or `resume`. Of a batch that is cancelled nothing is
+-- admitted any more, and planq_cancel_lines ends what there is of it. Of one that is paused no further line is admitted, and
+-- its jobs go on to their ends. Of one that is resumed lines are admitted again, after a canary all that are left. The limits
+-- `p_usd` and `p_tokens` replace those of its budget, null keeps one. Returns {found, applied, status}.
+CREATE FUNCTION planq_change_batch(
+    p_batch uuid, p_tenant text, p_act text, p_usd float8 DEFAULT NULL, p_tokens bigint DEFAULT NULL
+) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_status text;
 BEGIN
-    UPDATE batches SET status = 'cancelling', cancelled_at = planq_now(), paused_at = NULL, pause_reason = NULL,
-        held_by = NULL, held_until = NULL
-    WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress');
+    IF p_act = 'cancel' THEN
+        UPDATE batches SET status = 'cancelling', cancelled_at = planq_now(), paused_at = NULL, pause_reason = NULL,
+            held_by = NULL, held_until = NULL
+        WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress')
+        RETURNING status INTO v_status;
+    ELSIF p_act = 'pause' THEN
+        UPDATE batches SET paused_at = planq_now(), pause_reason = 'asked'
+        WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress') AND paused_at IS NULL
+        RETURNING status INTO v_status;
+    ELSE
+        UPDATE batches SET canary = CASE WHEN pause_reason = 'canary' THEN NULL ELSE canary END, paused_at = NULL,
+            pause_reason = NULL, budget_usd = coalesce(p_usd::numeric, budget_usd), budget_tokens = coalesce(p_tokens, budget_tokens)
+        WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress')
+          AND (paused_at IS NOT NULL OR p_usd IS NOT NULL OR p_tokens IS NOT NULL)
+        RETURNING status INTO v_status;
+    END IF;
     IF FOUND THEN
-        RETURN json_build_object('found', true, 'applied', true, 'status', 'cancelling');
+        RETURN json_build_object('found', true, 'applied', true, 'status', v_status);
     END IF;
     SELECT status INTO v_status FROM batches WHERE id = p_batch AND tenant_id = p_tenant;
     RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status);
@@ -330,40 +328,6 @@ BEGIN
     WHERE id = v_batch;
     UPDATE batches SET status = 'cancelled', finished_at = planq_clock() WHERE id = v_batch AND v_ends.lines < 10 * p_most;
     RETURN json_build_object('applied', true, 'ended', '[]'::json);
-END $$;
-
--- PauseRequested: no further line is admitted; what has become a job goes on to its end. Returns {found, applied, status}.
-CREATE FUNCTION planq_pause_batch(p_batch uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
-DECLARE
-    v_status text;
-BEGIN
-    UPDATE batches SET paused_at = planq_now(), pause_reason = 'asked'
-    WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress') AND paused_at IS NULL
-    RETURNING status INTO v_status;
-    IF FOUND THEN
-        RETURN json_build_object('found', true, 'applied', true, 'status', v_status);
-    END IF;
-    SELECT status INTO v_status FROM batches WHERE id = p_batch AND tenant_id = p_tenant;
-    RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status);
-END $$;
-
--- ResumeRequested: lines are admitted again, within the limits that are given; one that is null stays. After a canary all
--- that is left is. Returns {found, applied, status}.
-CREATE FUNCTION planq_resume_batch(p_batch uuid, p_tenant text, p_usd float8, p_tokens bigint) RETURNS json
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_status text;
-BEGIN
-    UPDATE batches SET canary = CASE WHEN pause_reason = 'canary' THEN NULL ELSE canary END, paused_at = NULL,
-        pause_reason = NULL, budget_usd = coalesce(p_usd::numeric, budget_usd), budget_tokens = coalesce(p_tokens, budget_tokens)
-    WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress')
-      AND (paused_at IS NOT NULL OR p_usd IS NOT NULL OR p_tokens IS NOT NULL)
-    RETURNING status INTO v_status;
-    IF FOUND THEN
-        RETURN json_build_object('found', true, 'applied', true, 'status', v_status);
-    END IF;
-    SELECT status INTO v_status FROM batches WHERE id = p_batch AND tenant_id = p_tenant;
-    RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status);
 END $$;
 
 -- RetryRequested: the lines that have failed, or are partial, wait again, to become new jobs; what their jobs have used stays

@@ -3,11 +3,9 @@
 -- planq_deferral              what is known of a job's call, for its claim
 -- planq_defer_call            a stage waits for its call, which is stored to be sent
 -- planq_take_provider_batch   a worker looks after a provider's batch: a new one, or one whose time has come
---   planq_form_provider_batch   calls that wait become one
 -- planq_keep_provider_batch   the provider has it, or the next look comes later
 -- planq_settle_calls          results have come: their jobs go on
 --   planq_wake_deferred         the same for jobs whose calls have results
--- planq_forget_results        results of jobs that have ended are not kept
 --
 -- Lock order: provider_batches, then jobs by their ids, then deferred_calls. A call is sent only after the commit by which it
 -- belongs to a provider's batch, and that batch is looked for at the provider before it is sent a second time.
@@ -63,7 +61,7 @@ BEGIN
 END $$;
 
 -- ProviderBatchTaken: `p_worker` looks after a provider's batch for up to `p_hold_seconds`: one that is due, else a new one
--- with the id `p_id`. `has_jobs` says whether anybody still waits for it. No row where nothing is to be done.
+-- with the id `p_id`, whose calls have waited for others for `p_collect_seconds`. `has_jobs` says whether anybody still waits for it. No row where nothing is to be done.
 CREATE FUNCTION planq_take_provider_batch(
     p_id uuid, p_worker uuid, p_hold_seconds float8, p_collect_seconds float8, p_most int, p_most_bytes bigint
 ) RETURNS TABLE (
@@ -73,12 +71,33 @@ CREATE FUNCTION planq_take_provider_batch(
 #variable_conflict use_column
 DECLARE
     v_id uuid;
+    v_jobs uuid[];
+    g record;
 BEGIN
     SELECT b.id INTO v_id FROM provider_batches b
     WHERE b.status <> 'ended' AND b.next_look_at <= planq_now() AND coalesce(b.held_until <= planq_now(), true)
     ORDER BY b.next_look_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
-    IF v_id IS NULL AND planq_form_provider_batch(p_id, p_collect_seconds, p_most, p_most_bytes) THEN
-        v_id := p_id;
+    -- Calls that wait become a new one: up to `p_most` of one batch, model and scope, or as many as have `p_most_bytes`.
+    IF v_id IS NULL AND pg_try_advisory_xact_lock(hashtext('planq.provider_batches')) THEN
+        -- Of jobs that have ended nothing is sent any more.
+        UPDATE deferred_calls d SET status = 'canceled', body = NULL FROM jobs j
+        WHERE d.status = 'waiting' AND j.id = d.job_id AND NOT planq_is_unfinished(j.status);
+        SELECT tenant_id, batch_id, model, scope INTO g FROM deferred_calls WHERE status = 'waiting'
+        GROUP BY tenant_id, batch_id, model, scope
+        HAVING count(*) >= p_most OR min(created_at) <= planq_now() - make_interval(secs => p_collect_seconds)
+        ORDER BY min(created_at) LIMIT 1;
+        IF FOUND THEN
+            SELECT array_agg(c.job_id) INTO v_jobs FROM (
+                SELECT job_id, row_number() OVER up_to AS n, sum(octet_length(body)) OVER up_to AS bytes
+                FROM deferred_calls
+                WHERE status = 'waiting' AND tenant_id = g.tenant_id AND batch_id = g.batch_id AND model = g.model AND scope = g.scope
+                WINDOW up_to AS (ORDER BY created_at, job_id)
+            ) c WHERE c.n = 1 OR (c.n <= p_most AND c.bytes <= p_most_bytes);
+            INSERT INTO provider_batches (id, tenant_id, batch_id, model, scope, lines, next_look_at, created_at)
+            VALUES (p_id, g.tenant_id, g.batch_id, g.model, g.scope, cardinality(v_jobs), planq_now(), planq_now());
+            UPDATE deferred_calls SET status = 'sent', provider_batch_id = p_id WHERE job_id = ANY (v_jobs);
+            v_id := p_id;
+        END IF;
     END IF;
     RETURN QUERY
     UPDATE provider_batches b SET held_by = p_worker, held_until = planq_now() + make_interval(secs => p_hold_seconds),
@@ -88,39 +107,6 @@ BEGIN
         b.cancelled_at IS NOT NULL, EXISTS (
             SELECT FROM deferred_calls d JOIN jobs j ON j.id = d.job_id
             WHERE d.provider_batch_id = b.id AND d.status = 'sent' AND planq_is_unfinished(j.status));
-END $$;
-
--- Makes calls that wait into a provider's batch with the id `p_id`: up to `p_most` of one batch, model and scope, or as many
--- as have `p_most_bytes`. They wait for others for `p_seconds`. Returns whether there were any; one worker acts at a time.
-CREATE FUNCTION planq_form_provider_batch(p_id uuid, p_seconds float8, p_most int, p_most_bytes bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    g record;
-    v_jobs uuid[];
-BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtext('planq.provider_batches')) THEN
-        RETURN false;
-    END IF;
-    -- Of jobs that have ended nothing is sent any more.
-    UPDATE deferred_calls d SET status = 'canceled', body = NULL FROM jobs j
-    WHERE d.status = 'waiting' AND j.id = d.job_id AND NOT planq_is_unfinished(j.status);
-    SELECT tenant_id, batch_id, model, scope INTO g FROM deferred_calls WHERE status = 'waiting'
-    GROUP BY tenant_id, batch_id, model, scope
-    HAVING count(*) >= p_most OR min(created_at) <= planq_now() - make_interval(secs => p_seconds)
-    ORDER BY min(created_at) LIMIT 1;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    SELECT array_agg(c.job_id) INTO v_jobs FROM (
-        SELECT job_id, row_number() OVER up_to AS n, sum(octet_length(body)) OVER up_to AS bytes
-        FROM deferred_calls
-        WHERE status = 'waiting' AND tenant_id = g.tenant_id AND batch_id = g.batch_id AND model = g.model AND scope = g.scope
-        WINDOW up_to AS (ORDER BY created_at, job_id)
-    ) c WHERE c.n = 1 OR (c.n <= p_most AND c.bytes <= p_most_bytes);
-    INSERT INTO provider_batches (id, tenant_id, batch_id, model, scope, lines, next_look_at, created_at)
-    VALUES (p_id, g.tenant_id, g.batch_id, g.model, g.scope, cardinality(v_jobs), planq_now(), planq_now());
-    UPDATE deferred_calls SET status = 'sent', provider_batch_id = p_id WHERE job_id = ANY (v_jobs);
-    RETURN true;
 END $$;
 
 -- ProviderBatchKept: it is looked at again after `p_seconds`, by anybody. Where the provider has it, `p_provider_id` and `p_handle`
@@ -170,17 +156,4 @@ BEGIN
     WHERE p_rest IS NOT NULL AND d.provider_batch_id = p_id AND d.status = 'sent';
     PERFORM planq_wake_deferred(v_jobs);
     RETURN true;
-END $$;
-
--- ResultsForgotten: removes the results of up to `p_most` calls whose jobs have ended: what is kept of a reply is the record of its
--- call. Returns how many.
-CREATE FUNCTION planq_forget_results(p_most int) RETURNS int LANGUAGE plpgsql AS $$
-DECLARE
-    v_count int;
-BEGIN
-    UPDATE deferred_calls d SET result = NULL WHERE d.result IS NOT NULL AND d.job_id IN (
-        SELECT r.job_id FROM deferred_calls r JOIN jobs j ON j.id = r.job_id
-        WHERE r.result IS NOT NULL AND NOT planq_is_unfinished(j.status) LIMIT p_most);
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    RETURN v_count;
 END $$;
