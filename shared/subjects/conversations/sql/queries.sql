@@ -66,7 +66,8 @@ SELECT id, conversation_id, channel, sequence, turn, kind, direction, status, jo
 FROM conversation_messages WHERE tenant_id = %(tenant_id)s AND job_id = %(job_id)s
 UNION ALL
 SELECT NULL, NULL, NULL, m.id, NULL, m.kind, 'internal', 'done', m.job_id, '', NULL, '',
-       json_build_object('id', m.call_id, 'name', m.name, planq_message_key(m), m.content), NULL, m.created_at, NULL
+       json_build_object('id', m.call_id, 'name', m.name,
+           CASE WHEN m.kind = 'tool_call' THEN 'arguments' WHEN m.is_preview THEN 'preview' ELSE 'output' END, m.content), NULL, m.created_at, NULL
 FROM messages m
 WHERE m.tenant_id = %(tenant_id)s AND m.job_id = %(job_id)s AND NOT EXISTS (
     SELECT FROM conversation_messages c

@@ -2,7 +2,6 @@
 -- made is a turn. What a turn came to is written down for those after it (transcript.sql).
 --
 -- planq_settle_turn       a turn has ended: what it came to is written down, and the next one begins
---   planq_settle_merging    messages that it has taken in, and those that it has not
 --   planq_begin_turn        the next turn begins
 -- planq_erase_conversation  nothing is left of what was said and done
 --
@@ -18,7 +17,9 @@ DECLARE
     c conversations;
     j jobs;
     u record;
+    m record;
     v_conversation uuid;
+    v_planned int;
     v_turn int;
     v_sequence bigint;
     v_next uuid;
@@ -37,9 +38,34 @@ BEGIN
     v_turn := coalesce(v_turn, c.last_turn + 1);
     UPDATE conversation_messages SET turn = v_turn, status = CASE status WHEN 'received' THEN 'done' ELSE status END
     WHERE job_id = p_job AND conversation_id = c.id AND direction = 'inbound' AND status <> 'merging';
-    PERFORM planq_settle_merging(c.id, j, v_turn);
+    -- Of the messages that came while the turn ran it has taken in those that came before its last planned round. Of each of the
+    -- others a job is made, which is held.
+    v_planned := j.round - (EXISTS (SELECT FROM plans WHERE job_id = j.id AND round = j.round AND source = 'chained'))::int;
+    UPDATE conversation_messages SET turn = v_turn, status = 'done', submission = NULL
+    WHERE conversation_id = c.id AND turn IS NULL AND status = 'merging' AND job_id = j.id AND round < v_planned;
+    FOR m IN SELECT sequence, submission FROM conversation_messages
+             WHERE conversation_id = c.id AND turn IS NULL AND status = 'merging' AND job_id = j.id
+             ORDER BY sequence LOOP
+        PERFORM planq_submit_jobs(json_build_array(m.submission), c.id, planq_never());
+        UPDATE conversation_messages SET status = 'received', job_id = (m.submission->>'id')::uuid, submission = NULL,
+            round = NULL
+        WHERE conversation_id = c.id AND sequence = m.sequence;
+    END LOOP;
     v_sequence := c.last_sequence + planq_write_calls(c, j, v_turn) + 1;
-    u := planq_turn_usage(p_job, c.id);
+    -- What the turn has used with all jobs below it, minus what earlier replies report: a turn can be resumed.
+    WITH RECURSIVE tree (id) AS (
+        SELECT p_job
+        UNION
+        SELECT b.id FROM tree t CROSS JOIN LATERAL (SELECT o.id FROM jobs o WHERE o.parent_job_id = t.id OFFSET 0) b
+    ), used AS (
+        SELECT o.input_tokens AS input, o.output_tokens AS output, o.cost_usd AS cost
+        FROM jobs o WHERE o.id = ANY (ARRAY(SELECT t.id FROM tree t))
+        UNION ALL
+        SELECT -(r.metadata->>'input_tokens')::bigint, -(r.metadata->>'output_tokens')::bigint, -(r.metadata->>'cost_usd')::numeric
+        FROM conversation_messages r
+        WHERE r.conversation_id = c.id AND r.job_id = p_job AND r.direction = 'outbound'
+    )
+    SELECT coalesce(sum(input), 0)::bigint AS input, coalesce(sum(output), 0)::bigint AS output, sum(cost) AS cost INTO u FROM used;
     PERFORM planq_write_outbound(c, j, v_sequence, v_turn, coalesce(CASE j.status WHEN 'completed' THEN coalesce(j.answer, j.preview) END, ''),
         json_build_object('job_status', j.status, 'is_preview', j.answer IS NULL AND j.preview IS NOT NULL, 'outcome', planq_outcome(j.status, j.error), 'error_code', CASE j.status
             WHEN 'cancelled' THEN 'cancelled' WHEN 'failed' THEN planq_error_code(j.error) END, 'stop_reason', j.stop_reason,
@@ -54,48 +80,6 @@ BEGIN
     END IF;
     RETURN json_build_object('applied', true, 'next', v_next, 'tenant', c.tenant_id,
         'agent', (SELECT agent_name FROM jobs WHERE id = v_next));
-END $$;
-
--- Messages that came while a turn ran: it has taken in those that came before its last planned round, and of each of the
--- others a job is made, which is held. The caller holds the conversation.
-CREATE FUNCTION planq_settle_merging(p_conversation uuid, j jobs, p_turn int) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    m record;
-    v_planned CONSTANT int := j.round - (EXISTS (
-        SELECT FROM plans WHERE job_id = j.id AND round = j.round AND source = 'chained'))::int;
-BEGIN
-    UPDATE conversation_messages SET turn = p_turn, status = 'done', submission = NULL
-    WHERE conversation_id = p_conversation AND turn IS NULL AND status = 'merging' AND job_id = j.id AND round < v_planned;
-    FOR m IN SELECT sequence, submission FROM conversation_messages
-             WHERE conversation_id = p_conversation AND turn IS NULL AND status = 'merging' AND job_id = j.id
-             ORDER BY sequence LOOP
-        PERFORM planq_submit_jobs(json_build_array(m.submission), p_conversation, planq_never());
-        UPDATE conversation_messages SET status = 'received', job_id = (m.submission->>'id')::uuid, submission = NULL,
-            round = NULL
-        WHERE conversation_id = p_conversation AND sequence = m.sequence;
-    END LOOP;
-END $$;
-
--- What a turn has used with all jobs below it, as far as no earlier outbound message of it says so: it may have been resumed. The
--- caller holds the conversation, and has marked the job as settled.
-CREATE FUNCTION planq_turn_usage(p_job uuid, p_conversation uuid) RETURNS TABLE (input bigint, output bigint, cost numeric)
-LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN QUERY
-    WITH RECURSIVE tree (id) AS (
-        SELECT p_job
-        UNION
-        SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
-    ), used AS (
-        SELECT j.input_tokens AS i, j.output_tokens AS o, j.cost_usd AS c
-        FROM jobs j WHERE j.id = ANY (ARRAY(SELECT t.id FROM tree t))
-        UNION ALL
-        SELECT -(m.metadata->>'input_tokens')::bigint, -(m.metadata->>'output_tokens')::bigint,
-               -(m.metadata->>'cost_usd')::numeric
-        FROM conversation_messages m
-        WHERE m.conversation_id = p_conversation AND m.job_id = p_job AND m.direction = 'outbound'
-    )
-    SELECT coalesce(sum(i), 0)::bigint, coalesce(sum(o), 0)::bigint, sum(c) FROM used;
 END $$;
 
 -- Begins the turn of the message that has waited longest: its time runs from now on. The caller holds the conversation,

@@ -1,6 +1,6 @@
 -- Message: what is written in a conversation becomes a job, joins one, or answers what a job asks.
 --
--- planq_receive_messages  messages of several conversations in one commit: planq_lock_conversations
+-- planq_receive_messages  messages of several conversations in one commit
 --   planq_receive_message   stores an inbound message with its job, or adds it to a job that is there:
 --     planq_begin_conversation, planq_continue_conversation
 -- planq_answer_by_message stores one that answers what a step of the active turn has asked
@@ -16,9 +16,20 @@
 CREATE FUNCTION planq_receive_messages(p_arrivals json) RETURNS TABLE (received json) LANGUAGE plpgsql AS $$
 DECLARE
     r record;
+    v_ids uuid[];
 BEGIN
     IF json_array_length(p_arrivals) > 1 THEN
-        PERFORM planq_lock_conversations(p_arrivals);
+        -- All that the messages may move is locked before any of them does: else a conversation's row and its turns would be
+        -- locked after the turns of another one, against the order in which turns end.
+        SELECT array_agg(l.id) INTO v_ids FROM (
+            SELECT c.id FROM conversations c WHERE c.id = ANY (ARRAY(
+                SELECT planq_named_conversation(json_populate_record(NULL::planq_message, a.message))
+                FROM json_array_elements(p_arrivals) e CROSS JOIN LATERAL json_to_record(e.value) AS a (message json)))
+            ORDER BY c.id FOR NO KEY UPDATE
+        ) l;
+        PERFORM FROM jobs WHERE conversation_id = ANY (v_ids) AND parent_job_id IS NULL
+          AND planq_is_unfinished(status)
+        ORDER BY id FOR NO KEY UPDATE;
     END IF;
     FOR r IN SELECT json_populate_record(NULL::planq_message, a.message) AS message, a.job FROM json_array_elements(p_arrivals) e
              CROSS JOIN LATERAL json_to_record(e.value) AS a (message json, job json) LOOP
@@ -27,28 +38,11 @@ BEGIN
     END LOOP;
 END $$;
 
--- Locks what messages of several conversations may move, before any of them does: else a conversation's row and its turns
--- would be locked after the turns of another one, against the order in which turns end.
-CREATE FUNCTION planq_lock_conversations(p_arrivals json) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_ids uuid[];
-BEGIN
-    SELECT array_agg(l.id) INTO v_ids FROM (
-        SELECT c.id FROM conversations c WHERE c.id = ANY (ARRAY(
-            SELECT planq_named_conversation(json_populate_record(NULL::planq_message, a.message))
-            FROM json_array_elements(p_arrivals) e CROSS JOIN LATERAL json_to_record(e.value) AS a (message json)))
-        ORDER BY c.id FOR NO KEY UPDATE
-    ) l;
-    PERFORM FROM jobs WHERE conversation_id = ANY (v_ids) AND parent_job_id IS NULL
-      AND planq_is_unfinished(status)
-    ORDER BY id FOR NO KEY UPDATE;
-END $$;
-
 -- MessageReceived: stores the message `m`, with the job `p_job`, a `planq_new_job` without an idempotency key, or in one that is
 -- there. Returns {outcome, conversation_id, message_id, sequence, job_id, ended, begun: [{id, agent}, … of jobs to be woken],
 -- later: {id, agent, seconds} of one that waits for further messages, policy, missed}; `rejected` and `closed` have stored nothing,
 -- and neither have `asking`: a person is asked, which this may answer, `agent`: the job is to be made for another one
--- (planq_other_agent), and `unread` (planq_unread_parts). `missed` is the open question of the active turn behind which the message waits.
+-- (planq_other_agent), and `unread`, too. `missed` is the open question of the active turn behind which the message waits.
 CREATE FUNCTION planq_receive_message(m planq_message, p_job json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_at uuid := planq_named_conversation(m);
@@ -70,7 +64,7 @@ DECLARE
     v_job CONSTANT uuid := p_job->>'id';
     c conversations;
     a planq_arrival;
-    v_other CONSTANT json := coalesce(planq_other_agent(c, m), planq_unread_parts(p_job));
+    v_other CONSTANT json := planq_other_agent(c, m, p_job);
 BEGIN
     IF v_other IS NOT NULL THEN
         RETURN v_other;
@@ -89,9 +83,8 @@ BEGIN
     PERFORM planq_store_message(c, m, v_job, a, NULL);
     PERFORM planq_submit_jobs(json_build_array(p_job), c.id, planq_now() + make_interval(secs => m.debounce_seconds));
     PERFORM planq_note_suspected(m, c.id, v_job);
-    RETURN planq_received(c, m, a, v_job, '{}', NULL, CASE WHEN m.debounce_seconds = 0
-        THEN json_build_array(json_build_object('id', v_job, 'agent', p_job->>'agent_name', 'tenant', m.tenant_id))
-        ELSE '[]' END);
+    RETURN planq_received(c, m, a, v_job, '{}', NULL, '{}', CASE WHEN m.debounce_seconds = 0
+        THEN json_build_array(json_build_object('id', v_job, 'agent', p_job->>'agent_name', 'tenant', m.tenant_id)) END);
 END $$;
 
 -- Stores a message in a conversation that is there, which it locks. Returns as planq_receive_message does.
@@ -112,7 +105,7 @@ BEGIN
     IF NOT FOUND THEN  -- retention has just removed it: from the beginning, as the caller does then
         RAISE SQLSTATE '40001';
     END IF;
-    v_known := coalesce(planq_known_message(m, c.id), planq_other_agent(c, m), planq_unread_parts(p_job));
+    v_known := coalesce(planq_known_message(m, c.id), planq_other_agent(c, m, p_job));
     IF v_known IS NOT NULL THEN
         RETURN v_known;
     END IF;
@@ -124,7 +117,7 @@ BEGIN
     END IF;
     a := planq_place_message(c, m, p_job);
     IF a.outcome IN ('rejected', 'closed', 'asking') THEN
-        RETURN planq_received(c, m, a, coalesce(a.job, v_job), v_ended, NULL, planq_woken(v_begun, m.tenant_id));
+        RETURN planq_received(c, m, a, coalesce(a.job, v_job), v_ended, NULL, v_begun, NULL);
     END IF;
     PERFORM planq_store_message(c, m, coalesce(a.job, v_job), a, CASE WHEN a.round IS NOT NULL THEN p_job END);
     PERFORM planq_count_message(c, a, v_job);
@@ -132,7 +125,14 @@ BEGIN
         PERFORM planq_submit_jobs(json_build_array(p_job), c.id, CASE WHEN a.begins
             THEN planq_now() + make_interval(secs => m.debounce_seconds) ELSE planq_never() END);
         IF a.interrupts THEN
-            SELECT i.ended, i.begun INTO v_ended, v_next FROM planq_interrupt_turn(c, v_job) i;
+            v_next := c.active_job_id;
+            LOOP
+                v_ended := ARRAY(
+                    SELECT e::uuid FROM json_array_elements_text(planq_cancel_job(v_next, c.tenant_id)->'ended') e);
+                v_next := planq_settle_turn(v_next)->>'next';
+                -- It may just have ended by itself: then the one that begins after it is the one to be interrupted.
+                EXIT WHEN cardinality(v_ended) > 0 OR v_next IS NULL OR v_next = v_job;
+            END LOOP;
             v_begun := v_begun || array_remove(ARRAY[v_next], NULL);
         ELSIF a.begins AND m.debounce_seconds = 0 THEN
             v_begun := v_begun || v_job;
@@ -143,35 +143,23 @@ BEGIN
     IF NOT (m.may_answer OR a.begins OR a.interrupts) THEN
         v_missed := planq_miss_question(c, m.user_id);
     END IF;
-    RETURN planq_received(c, m, a, v_job, v_ended, v_missed, planq_woken(v_begun, m.tenant_id));
+    RETURN planq_received(c, m, a, v_job, v_ended, v_missed, v_begun, NULL);
 END $$;
 
--- Cancels the active turn of a conversation, which the caller holds, for the one of `p_by`, which is held. Returns the jobs that this has
--- ended, and the turn that begins: another one, where what was active has just ended by itself.
-CREATE FUNCTION planq_interrupt_turn(c conversations, p_by uuid) RETURNS TABLE (ended uuid[], begun uuid)
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_active uuid := c.active_job_id;
-BEGIN
-    LOOP
-        ended := ARRAY(
-            SELECT e::uuid FROM json_array_elements_text(planq_cancel_job(v_active, c.tenant_id)->'ended') e);
-        begun := planq_settle_turn(v_active)->>'next';
-        -- It may just have ended by itself: then the one that begins after it is the one to be interrupted.
-        EXIT WHEN cardinality(ended) > 0 OR begun IS NULL OR begun = p_by;
-        v_active := begun;
-    END LOOP;
-    RETURN NEXT;
-END $$;
-
--- What became of a message of the conversation `c`, as it was before: see planq_receive_message.
+-- What became of a message of the conversation `c`, as it was before: see planq_receive_message. `p_begun` are the turns that have
+-- begun, `p_woken` what their wake-ups say of them where that is known.
 CREATE FUNCTION planq_received(
-    c conversations, m planq_message, a planq_arrival, p_job uuid, p_ended uuid[], p_missed uuid, p_woken json
+    c conversations, m planq_message, a planq_arrival, p_job uuid, p_ended uuid[], p_missed uuid, p_begun uuid[],
+    p_woken json
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_later json;
 BEGIN
-    -- A look of its own, where it is needed: within RETURN it would be got ready for every message.
+    -- Looks of their own, where they are needed: within RETURN they would be got ready for every message.
+    IF cardinality(p_begun) > 0 THEN
+        SELECT json_agg(json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id)) INTO p_woken
+        FROM jobs o WHERE o.id = ANY (p_begun) AND o.tenant_id = m.tenant_id;
+    END IF;
     IF m.debounce_seconds > 0 THEN
         SELECT json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id,
                                  'seconds', extract(epoch FROM o.run_at - planq_now())) INTO v_later
@@ -180,17 +168,7 @@ BEGIN
     END IF;
     RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', p_job, 'ended', to_json(p_ended),
-        'begun', p_woken, 'later', v_later, 'policy', coalesce(c.policy, m.policy), 'missed', p_missed);
-END $$;
-
--- What the wake-ups of turns that have begun say of them.
-CREATE FUNCTION planq_woken(p_jobs uuid[], p_tenant text) RETURNS json LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    IF cardinality(p_jobs) = 0 THEN
-        RETURN '[]';
-    END IF;
-    RETURN (SELECT coalesce(json_agg(json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id)), '[]')
-            FROM jobs o WHERE o.id = ANY (p_jobs) AND o.tenant_id = p_tenant);
+        'begun', coalesce(p_woken, '[]'), 'later', v_later, 'policy', coalesce(c.policy, m.policy), 'missed', p_missed);
 END $$;
 
 -- AnswerGiven by a message of the conversation whose active turn asks the question `p_id`; the other arguments are those of
@@ -301,27 +279,24 @@ END $$;
 
 -- Tells which agent a message of the conversation `c` is for, where its job was made for another one or another version:
 -- {outcome: 'agent', agent, version}, the version null for the newest in use. The nearest names it: the message, the
--- conversation, its channel or tenant. The conversation keeps the version with which an agent has begun in it.
-CREATE FUNCTION planq_other_agent(c conversations, m planq_message) RETURNS json LANGUAGE plpgsql STABLE AS $$
+-- conversation, its channel or tenant. The conversation keeps the version with which an agent has begun in it. Refuses a message
+-- with parts whose job planq's own rules would work on, which read text only: {outcome: 'unread'}. Null for all others.
+CREATE FUNCTION planq_other_agent(c conversations, m planq_message, p_job json) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_agent CONSTANT text := coalesce(m.named_agent, CASE WHEN NOT m.is_job THEN coalesce(c.agent, m.default_agent) END);
     v_version int;
 BEGIN
-    IF v_agent IS NULL AND m.agent IS NULL OR m.is_job AND m.agent IS NULL THEN
-        RETURN NULL;
+    IF NOT (v_agent IS NULL AND m.agent IS NULL OR m.is_job AND m.agent IS NULL) THEN
+        IF NOT (m.names_version OR coalesce(c.follows_agent, true)) THEN
+            SELECT version INTO v_version FROM conversation_agents
+            WHERE tenant_id = m.tenant_id AND conversation_id = c.id AND agent = v_agent;
+        END IF;
+        IF v_agent IS DISTINCT FROM m.agent OR v_version <> m.agent_version THEN
+            RETURN json_build_object('outcome', 'agent', 'conversation_id', c.id, 'agent', v_agent, 'version', v_version);
+        END IF;
     END IF;
-    IF NOT (m.names_version OR coalesce(c.follows_agent, true)) THEN
-        SELECT version INTO v_version FROM conversation_agents
-        WHERE tenant_id = m.tenant_id AND conversation_id = c.id AND agent = v_agent;
-    END IF;
-    RETURN CASE WHEN v_agent IS DISTINCT FROM m.agent OR v_version <> m.agent_version
-        THEN json_build_object('outcome', 'agent', 'conversation_id', c.id, 'agent', v_agent, 'version', v_version) END;
+    RETURN CASE WHEN p_job->>'parts' IS NOT NULL AND p_job->>'model' = 'offline' THEN json_build_object('outcome', 'unread') END;
 END $$;
-
--- Refuses a message with parts whose job planq's own rules would work on, which read text only: {outcome: 'unread'}; else null.
-CREATE FUNCTION planq_unread_parts(p_job json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
-    SELECT json_build_object('outcome', 'unread') WHERE p_job->>'parts' IS NOT NULL AND p_job->>'model' = 'offline'
-$$;
 
 -- Decides what becomes of a message in a conversation whose row the caller holds. A message that comes while others are
 -- gathered, or while it would merge with a job that has not begun, is added to that job's input here. No turn of one agent
@@ -424,7 +399,14 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the message has just come in another conversation, too' USING ERRCODE = 'serialization_failure';
     END IF;
-    PERFORM planq_keep_agent(c.id, m);
+    IF m.agent IS NOT NULL THEN
+        -- The conversation keeps the first version of the agent that it has a turn with, or the last where it follows.
+        INSERT INTO conversation_agents AS k (conversation_id, agent, tenant_id, version)
+        VALUES (c.id, m.agent, m.tenant_id, m.agent_version)
+        ON CONFLICT (conversation_id, agent) DO UPDATE SET version = EXCLUDED.version
+        WHERE k.version <> EXCLUDED.version AND NOT m.names_version
+          AND (SELECT follows_agent FROM conversations WHERE id = c.id AND tenant_id = m.tenant_id);
+    END IF;
 END $$;
 
 -- Counts an inbound message that was just stored in a conversation, which the caller holds. The turn that it begins is `p_job`.
@@ -434,19 +416,6 @@ BEGIN
         last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn), missed_question_id = NULL,
         active_job_id = CASE WHEN a.begins THEN p_job ELSE active_job_id END
     WHERE id = c.id;
-END $$;
-
--- Keeps the version of the agent that a message has a turn with: the first one, or the last where the conversation follows. The
--- caller holds the conversation.
-CREATE FUNCTION planq_keep_agent(p_conversation uuid, m planq_message) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF m.agent IS NOT NULL THEN
-        INSERT INTO conversation_agents AS k (conversation_id, agent, tenant_id, version)
-        VALUES (p_conversation, m.agent, m.tenant_id, m.agent_version)
-        ON CONFLICT (conversation_id, agent) DO UPDATE SET version = EXCLUDED.version
-        WHERE k.version <> EXCLUDED.version AND NOT m.names_version
-          AND (SELECT follows_agent FROM conversations WHERE id = p_conversation AND tenant_id = m.tenant_id);
-    END IF;
 END $$;
 
 -- Tells of attempts to steer a model that were found in the text of a message, in the events of the job `p_job`.

@@ -19,7 +19,17 @@ BEGIN
                CASE WHEN s.status = 'cancelled' THEN json_build_object('unknown', s.attempt) END AS metadata
         FROM steps s LEFT JOIN payloads p ON p.tenant_id = s.tenant_id AND p.hash = s.payload_hash
         CROSS JOIN LATERAL planq_transcript_field('arguments', s.arguments) a
-        CROSS JOIN LATERAL planq_call_outcome(s, p.preview) o
+        CROSS JOIN LATERAL planq_transcript_field(CASE WHEN s.payload_hash IS NULL THEN 'output' ELSE 'preview' END,
+            CASE WHEN s.payload_hash IS NULL THEN coalesce(s.output, 'null') ELSE to_json(planq_preview_text(p.preview)) END) f
+        CROSS JOIN LATERAL (
+            SELECT CASE s.status WHEN 'succeeded' THEN f.key ELSE 'error' END AS key, CASE s.status
+                WHEN 'succeeded' THEN f.value
+                WHEN 'failed' THEN planq_short_error(s.error)
+                WHEN 'cancelled' THEN json_build_object('code', 'outcome_unknown', 'message',
+                    'the turn was ended while this call ran; whether it took effect is unknown')
+                ELSE json_build_object('code', 'skipped', 'message', 'the call was given up before it came to anything')
+                END AS value
+        ) o
         WHERE s.job_id = j.id AND (s.attempt > 0 OR s.status IN ('succeeded', 'failed')) AND s.kind <> 'noop'
           AND NOT EXISTS (
               SELECT FROM plans r JOIN messages k ON k.job_id = r.job_id
@@ -32,7 +42,9 @@ BEGIN
         SELECT index, 2, 'tool_response', metadata, json_build_object('id', id, 'name', name, key, value) FROM calls
         UNION ALL
         SELECT 2147483647, m.id, m.kind, NULL, json_build_object('id', m.call_id, 'name', m.name, f.key, f.value)
-        FROM messages m CROSS JOIN LATERAL planq_transcript_field(planq_message_key(m), m.content) f WHERE m.job_id = j.id
+        FROM messages m CROSS JOIN LATERAL planq_transcript_field(
+            CASE WHEN m.kind = 'tool_call' THEN 'arguments' WHEN m.is_preview THEN 'preview' ELSE 'output' END, m.content) f
+        WHERE m.job_id = j.id
     )
     INSERT INTO conversation_messages (conversation_id, sequence, id, tenant_id, channel, kind, direction, user_id, content,
                                        metadata, job_id, turn)
@@ -59,23 +71,6 @@ BEGIN
         ELSE json_build_object('conversation_id', c.id, 'message_id', v_message, 'sequence', p_sequence, 'elicitation', p_question)
         END);
 END $$;
-
--- The field of a transcript that holds the content of a chained tool's message.
-CREATE FUNCTION planq_message_key(m messages) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN m.kind = 'tool_call' THEN 'arguments' WHEN m.is_preview THEN 'preview' ELSE 'output' END
-$$;
-
--- How the call of a step ended, as the response to it says: `output`, `preview` or `error`, and the value.
-CREATE FUNCTION planq_call_outcome(s steps, p_preview json) RETURNS TABLE (key text, value json) LANGUAGE sql STABLE AS $$
-    SELECT CASE s.status WHEN 'succeeded' THEN f.key ELSE 'error' END, CASE s.status
-        WHEN 'succeeded' THEN f.value
-        WHEN 'failed' THEN planq_short_error(s.error)
-        WHEN 'cancelled' THEN json_build_object('code', 'outcome_unknown', 'message',
-            'the turn was ended while this call ran; whether it took effect is unknown')
-        ELSE json_build_object('code', 'skipped', 'message', 'the call was given up before it came to anything') END
-    FROM planq_transcript_field(CASE WHEN s.payload_hash IS NULL THEN 'output' ELSE 'preview' END,
-        CASE WHEN s.payload_hash IS NULL THEN coalesce(s.output, 'null') ELSE to_json(planq_preview_text(p_preview)) END) f
-$$;
 
 -- The id under which the call of a step stands in a conversation: at most 40 letters, digits and underscores, which every
 -- provider takes.
