@@ -61,8 +61,7 @@ class AdaptationStore:
 
     async def forget(self, model: str | None) -> int:
         """Delete the adaptations of a model, or all; other processes notice within a minute. Return their number."""
-        row = await self._database.fetch_one("forget_adaptations", model=model)
-        return 0 if row is None else int(row["forgotten"])
+        return await self._database.execute("forget_adaptations", model=model)
 
     async def _look(self, key: tuple[str, str]) -> frozenset[Adaptation]:
         rows = await self._database.fetch_all("adaptations_of", base_url=key[0], model=key[1])

@@ -58,7 +58,6 @@ ENGINE = {
     "chats_of_turns": "jobs that this worker carries out, each in a conversation of its own tenant",
     "planq_note_part": "an attempt that this worker has claimed",
     "planq_drop_deliveries": "its caller has found them, of one tenant or as what is due",
-    "planq_has_ended": "the last job of a schedule, which its caller has found",
     "planq_end_tree": "its caller holds the job's row",
     "planq_below": "its caller holds the row of the job above",
     "planq_end_pause": "its caller holds the job's row",

@@ -44,11 +44,11 @@ BEGIN
     v_refusal := CASE WHEN v_did ? 'is_busy' THEN 'another turn of its conversation is active; resume it once that has ended'
         WHEN v_did ? 'is_replaced' THEN 'its line was retried, and has another job by now' END;
     IF v_refusal IS NOT NULL THEN
-        PERFORM planq_note_refusal(p_action, json_build_object('job_id', p_job, 'code', 'conflict', 'message', v_refusal));
-    ELSIF (v_did->>'applied')::bool THEN
-        UPDATE job_actions SET done = done + 1 WHERE id = p_action AND status = 'running';
+        PERFORM planq_pass_jobs(p_action, p_holder, p_job, p_job, json_build_object(
+            'job_id', p_job, 'code', 'conflict', 'message', v_refusal), false, p_hold);
     ELSE
-        UPDATE job_actions SET unchanged = unchanged + 1 WHERE id = p_action AND status = 'running';
+        UPDATE job_actions SET done = done + (v_did->>'applied')::bool::int, unchanged = unchanged + (NOT (v_did->>'applied')::bool)::int
+        WHERE id = p_action AND status = 'running';
     END IF;
     RETURN v_did || jsonb_build_object('is_held', true);
 END $$;
@@ -61,20 +61,10 @@ BEGIN
     UPDATE job_actions SET after_job = p_to,
         status = CASE WHEN p_is_over THEN 'completed' ELSE status END,
         finished_at = CASE WHEN p_is_over THEN planq_clock() END,
-        held_until = planq_now() + make_interval(secs => p_hold)
+        held_until = planq_now() + make_interval(secs => p_hold),
+        refused = refused + (p_problem IS NOT NULL)::int,
+        problems = CASE WHEN p_problem IS NULL OR refused >= 20 THEN problems
+            ELSE (coalesce(problems::jsonb, '[]') || p_problem::jsonb)::json END
     WHERE id = p_action AND status = 'running' AND held_by = p_holder AND after_job = p_after;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    IF p_problem IS NOT NULL THEN
-        PERFORM planq_note_refusal(p_action, p_problem);
-    END IF;
-    RETURN true;
+    RETURN FOUND;
 END $$;
-
--- Counts a job that could not be changed, and keeps why, of the first twenty. The caller holds the action.
-CREATE FUNCTION planq_note_refusal(p_action uuid, p_problem json) RETURNS void LANGUAGE sql AS $$
-    UPDATE job_actions SET refused = refused + 1,
-        problems = CASE WHEN refused >= 20 THEN problems ELSE (coalesce(problems::jsonb, '[]') || p_problem::jsonb)::json END
-    WHERE id = p_action
-$$;

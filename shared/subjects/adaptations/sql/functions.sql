@@ -1,7 +1,6 @@
 -- Adaptations: what models' servers refuse, and what is sent instead.
 --
 -- planq_learn_adaptation    stores or renews an adaptation, and deletes those that have expired
--- planq_forget_adaptations  deletes the adaptations of a model, so that its server is tried without them again
 
 -- AdaptationLearned: the server accepted the adapted request. The row counts for `p_days`. At most `p_most` rows stay beside
 -- it, the newest ones, because any caller may name a model. Returns whether the row is new or had expired.
@@ -21,16 +20,5 @@ BEGIN
     SET refusal = excluded.refusal, learned_at = excluded.learned_at, expires_at = excluded.expires_at
     RETURNING xmax = 0 INTO v_is_new;
     RETURN v_is_new;
-END
-$$;
-
--- AdaptationsForgotten: deletes those of one model at every base URL, or all where `p_model` is null. Returns their number.
-CREATE FUNCTION planq_forget_adaptations(p_model text) RETURNS int LANGUAGE plpgsql AS $$
-DECLARE
-    v_forgotten int;
-BEGIN
-    DELETE FROM model_adaptations WHERE p_model IS NULL OR model = p_model;
-    GET DIAGNOSTICS v_forgotten = ROW_COUNT;
-    RETURN v_forgotten;
 END
 $$;

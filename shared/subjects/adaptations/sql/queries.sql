@@ -15,5 +15,5 @@ SELECT base_url, model, adaptation, refusal, learned_at, expires_at FROM model_a
 WHERE expires_at > planq_now() ORDER BY base_url, model, adaptation
 
 -- name: forget_adaptations
--- Deletes the adaptations of a model, or of all models; returns how many there were.
-SELECT planq_forget_adaptations(%(model)s::text) AS forgotten
+-- Deletes the adaptations of a model at every base URL, or of all models; its server is then tried without them again.
+DELETE FROM model_adaptations WHERE %(model)s::text IS NULL OR model = %(model)s::text

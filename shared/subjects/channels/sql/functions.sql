@@ -7,12 +7,12 @@
 --   planq_move_thread     the channel knows a thread by another name from now on
 --   planq_hold_polling    one process alone fetches the messages of a channel
 
--- MessageWritten: to be sent where its channel is one that is sent to.
+-- MessageWritten: to be sent where its channel is one that is sent to. All of one channel share the places at its `recipient`.
 CREATE FUNCTION planq_send_messages() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO deliveries (id, tenant_id, kind, channel, recipient, knows_repeats, conversation_id, message_id,
                             question_id, job_id, event, body, run_at, created_at)
-    SELECT planq_new_id(), h.tenant_id, 'message', h.name, planq_channel_recipient(h.tenant_id, h.name), h.knows_repeats,
+    SELECT planq_new_id(), h.tenant_id, 'message', h.name, 'channel ' || h.tenant_id || ' ' || h.name, h.knows_repeats,
            NEW.conversation_id, NEW.id, (NEW.metadata->>'elicitation_id')::uuid, NEW.job_id, 'conversation.message', '',
            planq_clock(), planq_clock()
     FROM channels h WHERE h.tenant_id = NEW.tenant_id AND h.name = NEW.channel;
@@ -27,18 +27,13 @@ CREATE FUNCTION planq_send_question(p_tenant text, p_root uuid, p_question uuid)
 BEGIN
     INSERT INTO deliveries (id, tenant_id, kind, channel, recipient, knows_repeats, conversation_id, question_id, job_id,
                             event, body, run_at, created_at)
-    SELECT planq_new_id(), h.tenant_id, 'message', h.name, planq_channel_recipient(h.tenant_id, h.name), h.knows_repeats,
+    SELECT planq_new_id(), h.tenant_id, 'message', h.name, 'channel ' || h.tenant_id || ' ' || h.name, h.knows_repeats,
            c.id, p_question, j.id, 'conversation.question', '', planq_clock(), planq_clock()
     FROM jobs j
     JOIN conversations c ON c.id = j.conversation_id AND c.tenant_id = p_tenant
     JOIN channels h ON h.tenant_id = p_tenant AND h.name = c.channel
     WHERE j.id = p_root AND j.tenant_id = p_tenant;
 END $$;
-
--- Whose a message is that is sent: all of one channel share the places at it.
-CREATE FUNCTION planq_channel_recipient(p_tenant text, p_channel text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT 'channel ' || p_tenant || ' ' || p_channel
-$$;
 
 -- What a delivery of a message says, as JSON; null where its conversation does not say it any more. The error code of a turn
 -- without an answer is for who sends it to put into words.

@@ -1,7 +1,7 @@
 -- View: what callers see of jobs. It is a function so that a connection plans it once: as a statement of its own it was
 -- planned each time, which took longer than the look itself (0.18 of 0.21 ms; 11/2026).
 
--- What callers see of jobs, a row for each of those that there are: the job, the plan of its first round, the plans of
+-- What callers see of jobs, `input_required` while one, or one below it, asks a person: stored is `executing`. There is a row for each of those that there are: the job, the plan of its first round, the plans of
 -- the further ones as `later_plans` [{round, source, body, errors}], and the first `p_steps` steps of all rounds as one
 -- JSON array; plans and steps only where they are wanted, or the job has ended. A budget comes with what its tree has used of it. `stage_retry` is there where the stage at which the job stands
 -- has failed for its model and is tried again: as it is kept; `next_attempt_at` is there while it waits. OFFSET keeps the
@@ -19,12 +19,15 @@ RETURNS TABLE (
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT :shown_values, planq_shown_status(j.status, q.questions), planq_outcome(j.status, j.error), j.answer, j.preview,
+    SELECT :shown_values, CASE WHEN q.questions IS NOT NULL THEN 'input_required' ELSE j.status END, planq_outcome(j.status, j.error), j.answer, j.preview,
            j.output::text, j.chained::text, j.error::text, j.model_calls,
            j.input_tokens, j.output_tokens, j.cache_read_tokens, j.cache_write_tokens, j.cost_usd,
            j.created_at, j.started_at, j.finished_at, j.paused_at, j.expires_at,
            j.parent_job_id, j.parent_step_index, j.depth, j.round, j.stop_reason, j.conversation_id,
-           j.in_message_flow, j.batch_id, j.batch_line, planq_custom_id(j.tenant_id, j.batch_id, j.batch_line), j.is_whole, w.is_wanted,
+           j.in_message_flow, j.batch_id, j.batch_line, (
+               SELECT l.custom_id FROM batch_lines l
+               WHERE l.batch_id = j.batch_id AND l.line = j.batch_line AND l.tenant_id = j.tenant_id
+           ), j.is_whole, w.is_wanted,
            p.source, p.body, p.errors,
            CASE WHEN j.is_whole AND j.round > 0 THEN (
                SELECT json_agg(json_build_object('round', l.round, 'source', l.source, 'body', l.body, 'errors', l.errors)
@@ -58,7 +61,10 @@ BEGIN
             SELECT index, round, kind, tool_name, status, attempt, arguments, inputs, output,
                    encode(payload_hash, 'hex') AS payload_hash, output_bytes, excerpts, content, error, depends_on, reused_job,
                    reused_index, effect, recovery, CASE WHEN question_id IS NOT NULL
-                       THEN (SELECT planq_question(q, wake_at) FROM questions q WHERE q.id = question_id) END AS question,
+                       THEN (
+                           SELECT json_build_object('id', q.id, 'kind', q.kind, 'message', q.message, 'schema', q.schema,
+                                                    'url', q.url, 'details', q.details, 'due_at', wake_at)
+                           FROM questions q WHERE q.id = question_id) END AS question,
                    started_at, finished_at,
                    CASE WHEN status = ANY (planq_step_ready()) THEN tool_away_since END AS tool_away_since,
                    CASE WHEN status = ANY (planq_step_running()) THEN progress END AS progress, cost_usd, worker_id
@@ -85,11 +91,6 @@ BEGIN
     FROM jobs j WHERE j.id = ANY (ARRAY(SELECT t.id FROM tree t)) AND j.tenant_id = p_tenant;
 END $$;
 
--- The name under which a line of a batch was sent; null for a job of no batch, or once that has been removed.
-CREATE FUNCTION planq_custom_id(p_tenant text, p_batch uuid, p_line int) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT custom_id FROM batch_lines WHERE batch_id = p_batch AND line = p_line AND tenant_id = p_tenant
-$$;
-
 -- What a job and the jobs below it ask and nobody has answered, the oldest 100; null where there is nothing.
 CREATE FUNCTION planq_open_questions(p_tenant text, p_job uuid, p_root uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -103,23 +104,3 @@ BEGIN
             ORDER BY q.id LIMIT 100
         ) o);
 END $$;
-
--- Whether a job, or one below it, asks a person. Few trees ask at all.
-CREATE FUNCTION planq_is_asking(j jobs) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN EXISTS (
-        SELECT FROM questions q
-        WHERE q.tenant_id = j.tenant_id AND q.root_job_id = coalesce(j.root_job_id, j.id) AND q.status = 'open'
-    ) AND planq_open_questions(j.tenant_id, j.id, j.root_job_id) IS NOT NULL;
-END $$;
-
--- The status of a job as callers see it: it is `input_required` while the job, or one below it, asks a person. Stored is `executing`.
-CREATE FUNCTION planq_shown_status(p_status text, p_questions json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_status = 'executing' AND p_questions IS NOT NULL THEN 'input_required' ELSE p_status END
-$$;
-
--- A question as it is shown with its step: its kind's details, and what an answer has to name and to fit.
-CREATE FUNCTION planq_question(q questions, p_due timestamptz) RETURNS json LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('id', q.id, 'kind', q.kind, 'message', q.message, 'schema', q.schema, 'url', q.url,
-                             'details', q.details, 'due_at', p_due)
-$$;

@@ -31,7 +31,7 @@ SELECT j.id, (NOT %(roots)s OR j.parent_job_id IS NULL)
        AND (%(made_until)s::timestamptz IS NULL OR j.created_at <= %(made_until)s)
        AND (%(is_paused)s::bool IS NULL OR (j.paused_at IS NOT NULL) = %(is_paused)s)
        AND (NOT %(has_failures)s OR j.status = 'failed' OR j.failed_steps > 0)
-       AND (%(asking)s::bool IS NULL OR planq_is_asking(j) = %(asking)s) /* where */ AS fits,
+       AND (%(asking)s::bool IS NULL OR (planq_open_questions(j.tenant_id, j.id, j.root_job_id) IS NOT NULL) = %(asking)s) /* where */ AS fits,
        CASE WHEN %(with_metadata)s THEN j.metadata END AS metadata
 FROM (
     (
@@ -51,7 +51,7 @@ FROM (
               AND o.id < %(below)s AND o.id >= (SELECT low FROM span) AND o.id < (SELECT high FROM span)
               AND (NOT %(roots)s OR o.parent_job_id IS NULL)
               AND (NOT %(message_flow)s OR o.in_message_flow AND o.parent_job_id IS NULL)
-              AND (%(asking)s::bool IS NULL OR planq_is_asking(o) = %(asking)s)
+              AND (%(asking)s::bool IS NULL OR (planq_open_questions(o.tenant_id, o.id, o.root_job_id) IS NOT NULL) = %(asking)s)
             ORDER BY o.id DESC LIMIT %(limit)s
         ) f
         ORDER BY f.id DESC LIMIT %(limit)s
@@ -199,8 +199,9 @@ SELECT k.parent_job_id, k.children, u.* FROM (
                'id', c.id, 'step_index', c.parent_step_index, 'position', c.child_position, 'key', c.child_key,
                'agent', CASE WHEN c.agent_name IS NOT NULL
                         THEN json_build_object('name', c.agent_name, 'version', c.agent_version) END,
-               'action', c.action, 'status', planq_shown_status(c.status, CASE WHEN c.status = 'executing'
-                   THEN planq_open_questions(c.tenant_id, c.id, c.root_job_id) END),
+               'action', c.action, 'status', CASE
+                   WHEN c.status = 'executing' AND planq_open_questions(c.tenant_id, c.id, c.root_job_id) IS NOT NULL
+                   THEN 'input_required' ELSE c.status END,
                'outcome', planq_outcome(c.status, c.error))
            ORDER BY c.parent_round, c.parent_step_index, c.child_position, c.id)::text AS children
     FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[]) AS w (id, tenant_id)
@@ -215,7 +216,7 @@ SELECT k.parent_job_id, k.children, u.* FROM (
 -- name: job_waits
 -- One reading of all that says why jobs wait (shared/subjects/jobs/waiting.py): where each stands, the oldest question of it or of
 -- a job below it, the first open steps of its round, and what the live workers of each pool have to do.
-SELECT j.id, j.priority, planq_shown_status(j.status, q.questions) AS status, j.error, j.paused_at, j.run_at, planq_now() AS now,
+SELECT j.id, j.priority, CASE WHEN q.questions IS NOT NULL THEN 'input_required' ELSE j.status END AS status, j.error, j.paused_at, j.run_at, planq_now() AS now,
     j.stage_worker IS NOT NULL AS is_claimed, (
         SELECT CASE WHEN %(names_workers)s THEN w.name ELSE 'worker ' || right(w.id::text, 6) END
         FROM workers w WHERE w.id = j.stage_worker

@@ -3,7 +3,6 @@
 -- planq_fire_schedule   the job of a schedule
 --   planq_scheduled_job   what it is
 -- planq_fire_reminder   that of one which was asked for in a conversation: a turn there
--- planq_has_ended       whether a job runs no more
 --
 -- All jobs of a schedule share its budget: each gets what is left after the one before it.
 --
@@ -96,9 +95,3 @@ BEGIN
     END IF;
     RETURN v_received;
 END $$;
-
--- Whether a job runs no more: it has ended, or is there no more; true for none.
-CREATE FUNCTION planq_has_ended(p_job uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (
-        SELECT FROM jobs j WHERE j.id = p_job AND NOT planq_is_ended(j.status))
-$$;

@@ -31,7 +31,8 @@ SELECT id, tenant_id, name, agent, cron, timezone, strategy, model, next_at, pla
         WHERE k.tenant_id = schedules.tenant_id AND k.conversation_id = schedules.conversation_id AND k.agent = schedules.agent
           AND NOT c.follows_agent) AS kept_version
 FROM schedules
-WHERE is_active AND next_at <= planq_now() AND (budget IS NULL AND conversation_id IS NULL OR planq_has_ended(last_job_id))
+WHERE is_active AND next_at <= planq_now() AND (budget IS NULL AND conversation_id IS NULL OR NOT EXISTS (
+        SELECT FROM jobs j WHERE j.id = last_job_id AND NOT planq_is_ended(j.status)))
   AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
 ORDER BY next_at LIMIT %(limit)s
 
@@ -45,7 +46,8 @@ DELETE FROM schedules WHERE id IN (
 -- name: sweep_look/schedules
 SELECT 'schedules', NULL, NULL WHERE EXISTS (
     SELECT FROM schedules WHERE is_active AND next_at <= planq_now()
-      AND (budget IS NULL AND conversation_id IS NULL OR planq_has_ended(last_job_id))
+      AND (budget IS NULL AND conversation_id IS NULL OR NOT EXISTS (
+        SELECT FROM jobs j WHERE j.id = last_job_id AND NOT planq_is_ended(j.status)))
       AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
 )
 UNION ALL

@@ -8,14 +8,8 @@
 --   planq_end_delivery      an attempt has ended, fenced by its number
 --   planq_redeliver         a delivery that waits, or has ended, is sent at once
 
--- Whether anybody is to be told of what happens at a tenant: one look where nobody is. In plpgsql, which keeps its plan.
-CREATE FUNCTION planq_is_heard(p_tenant text, p_callback text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN p_callback IS NOT NULL OR EXISTS (SELECT FROM endpoints WHERE tenant_id = p_tenant AND NOT is_disabled);
-END $$;
-
 -- Stores what is to be delivered of an event: to each endpoint of the tenant that wants it, and to `p_callback` unless that
--- is null. Endpoints hear of a batch, not of its jobs. `p_data` is what the receiver gets beside the type and the time, in all
+-- is null: all callbacks of a tenant at one host are one recipient. Endpoints hear of a batch, not of its jobs. `p_data` is what the receiver gets beside the type and the time, in all
 -- less than 20 kB. Returns how many there are.
 CREATE FUNCTION planq_add_deliveries(
     p_tenant text, p_event text, p_job uuid, p_batch uuid, p_callback text, p_data json
@@ -38,7 +32,8 @@ BEGIN
             FOR SHARE SKIP LOCKED
         ) e
         UNION ALL
-        SELECT NULL, p_callback, planq_recipient(p_tenant, p_callback) WHERE p_callback IS NOT NULL
+        SELECT NULL, p_callback, p_tenant || ' ' || coalesce(substring(p_callback FROM '^https?://([^/?#]+)'), '')
+        WHERE p_callback IS NOT NULL
     ) r;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
@@ -49,11 +44,6 @@ CREATE FUNCTION planq_shown_time(p_time timestamptz) RETURNS text LANGUAGE sql S
     SELECT to_char(p_time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 $$;
 
--- Whose a callback is: all that a tenant wants to be called back on at one host.
-CREATE FUNCTION planq_recipient(p_tenant text, p_url text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT p_tenant || ' ' || coalesce(substring(p_url FROM '^https?://([^/?#]+)'), '')
-$$;
-
 -- JSON that goes along where it is short; null in the place of what is longer. It is never taken apart: `\u0000` stays.
 CREATE FUNCTION planq_short(p_json json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN octet_length(p_json::text) <= 8000 THEN p_json END
@@ -62,7 +52,7 @@ $$;
 -- A job that nobody has delegated has ended: whoever wants to know is told, in the commit of the end, or (ends.sql) by a sweep.
 CREATE FUNCTION planq_tell_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- As planq_is_heard, without a call: every job passes here.
+    -- Looked at without a call: every job passes here, and most tenants have no endpoint.
     IF NEW.callback_url IS NOT NULL OR EXISTS (SELECT FROM endpoints WHERE tenant_id = NEW.tenant_id AND NOT is_disabled) THEN
         IF NOT planq_add_end(NEW) THEN
             UPDATE jobs SET is_untold = true WHERE id = NEW.id AND tenant_id = NEW.tenant_id;
@@ -111,11 +101,9 @@ DECLARE
     j record;
 BEGIN
     SELECT callback_url, metadata, batch_id INTO j FROM jobs WHERE id = p_root AND tenant_id = p_tenant;
-    IF planq_is_heard(p_tenant, j.callback_url) THEN
-        PERFORM planq_add_deliveries(p_tenant, 'job.input_required', p_root, j.batch_id, j.callback_url, json_build_object(
-            'id', p_root, 'status', 'input_required', 'elicitation_id', p_question, 'kind', p_kind, 'asking_job_id', p_job,
-            'metadata', planq_short(j.metadata)));
-    END IF;
+    PERFORM planq_add_deliveries(p_tenant, 'job.input_required', p_root, j.batch_id, j.callback_url, json_build_object(
+        'id', p_root, 'status', 'input_required', 'elicitation_id', p_question, 'kind', p_kind, 'asking_job_id', p_job,
+        'metadata', planq_short(j.metadata)));
     PERFORM planq_send_question(p_tenant, p_root, p_question);
 END $$;
 

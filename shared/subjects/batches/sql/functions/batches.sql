@@ -374,14 +374,12 @@ END $$;
 -- A batch has ended: whoever wants to know is told.
 CREATE FUNCTION planq_tell_batch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF planq_is_heard(NEW.tenant_id, NEW.callback_url) THEN
-        PERFORM planq_add_deliveries(NEW.tenant_id, 'batch.' || NEW.status, NULL, NEW.id, NEW.callback_url, json_build_object(
-            'id', NEW.id, 'status', NEW.status, 'name', NEW.name, 'metadata', planq_short(NEW.metadata), 'error', planq_short(NEW.error),
-            'request_counts', json_build_object('total', NEW.valid, 'completed', NEW.completed, 'failed', NEW.failed),
-            'counts', json_build_object('completed', NEW.completed, 'partial', NEW.partial, 'incomplete', NEW.incomplete, 'failed', NEW.failed,
-                'cancelled', NEW.cancelled),
-            'created_at', planq_shown_time(NEW.created_at), 'finished_at', planq_shown_time(NEW.finished_at)));
-    END IF;
+    PERFORM planq_add_deliveries(NEW.tenant_id, 'batch.' || NEW.status, NULL, NEW.id, NEW.callback_url, json_build_object(
+        'id', NEW.id, 'status', NEW.status, 'name', NEW.name, 'metadata', planq_short(NEW.metadata), 'error', planq_short(NEW.error),
+        'request_counts', json_build_object('total', NEW.valid, 'completed', NEW.completed, 'failed', NEW.failed),
+        'counts', json_build_object('completed', NEW.completed, 'partial', NEW.partial, 'incomplete', NEW.incomplete,
+            'failed', NEW.failed, 'cancelled', NEW.cancelled),
+        'created_at', planq_shown_time(NEW.created_at), 'finished_at', planq_shown_time(NEW.finished_at)));
     RETURN NULL;
 END $$;
 
