@@ -215,7 +215,7 @@ FAULTS = (
         f"{STORE}/test_deliveries.py",
     ),
     Fault(
-        f"{SUBJECTS}/batches/sql/functions/intake.sql",
+        f"{SUBJECTS}/batches/sql/queries.sql",
         "'validating' AND w.held_until <= planq_now()",
         "'validating'",
         f"{STORE}/test_guards.py",

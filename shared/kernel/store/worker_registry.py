@@ -418,8 +418,7 @@ class WorkerRegistry:
         return None if status is None else JobStatus(status)
 
     async def wake_offered(self, limit: int) -> int:
-        count: int = await self._database.call("planq_wake_offered", limit)
-        return count
+        return await self._database.execute("wake_offered", limit=limit)
 
     async def missed_tools(self, limit: int) -> Sequence[MissedTool]:
         rows = await self._database.fetch_all("missed_tools", limit=limit, tool_wait_seconds=self._tool_wait_seconds)

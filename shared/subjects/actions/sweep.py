@@ -45,8 +45,8 @@ class ActionSweep:
 
     async def act(self, limit: int) -> SweepResult:
         """Do what one action asks for to at most `limit` of its jobs."""
-        rows = await self._database.call_table("planq_take_action", self._holder, _HOLD_SECONDS)
-        return await _ActionRun(self._database, self._holder, rows[0]).go_on(limit) if rows else SweepResult()
+        row = await self._database.fetch_one("take_action", holder=self._holder, seconds=_HOLD_SECONDS)
+        return SweepResult() if row is None else await _ActionRun(self._database, self._holder, row).go_on(limit)
 
     async def carry_out(self, limit: int) -> SweepResult:
         return await self.act(min(limit, _CHANGED_AT_ONCE))

@@ -158,7 +158,10 @@ class BatchStore:
 
     async def end_upload(self, tenant_id: str, batch_id: UUID, total: int, invalid: int) -> None:
         """Let the lines be validated; `invalid` of the `total` were refused before. Raises as `add_lines` does."""
-        if not await self._database.call("planq_end_upload", tenant_id, batch_id, self._holder, total, invalid):
+        ended = await self._database.execute(
+            "end_upload", tenant_id=tenant_id, id=batch_id, holder=self._holder, total=total, invalid=invalid
+        )
+        if not ended:
             raise _taken_away()
 
     async def drop(self, tenant_id: str, batch_id: UUID) -> None:
@@ -175,10 +178,9 @@ class BatchStore:
 
     async def take(self) -> HeldBatch | None:
         """Begin to validate the lines of a batch, or go on where another process was lost; None without any."""
-        rows = await self._database.call_table("planq_take_batch", self._holder, _HOLD_SECONDS)
-        if not rows:
+        row = await self._database.fetch_one("take_batch", holder=self._holder, seconds=_HOLD_SECONDS)
+        if row is None:
             return None
-        (row,) = rows
         estimate = Estimate.of_json(row["estimate"])
         return HeldBatch(row["id"], row["tenant_id"], row["defaults"] or {}, Priority(row["priority"]), estimate)
 

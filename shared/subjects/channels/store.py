@@ -83,7 +83,7 @@ class ChannelStore:
 
     async def move(self, tenant_id: str, name: str, before: str, after: str) -> None:
         """Know a thread of a channel, and those below it, by another name from now on."""
-        await self._database.call("planq_move_thread", tenant_id, name, before, after)
+        await self._database.execute("move_thread", tenant_id=tenant_id, channel=name, before=before, after=after)
 
     async def asks_in(self, tenant_id: str, name: str, thread: str, job_id: UUID) -> bool:
         given = {"tenant_id": tenant_id, "name": name, "thread": storable(thread), "job_id": job_id}
@@ -91,8 +91,8 @@ class ChannelStore:
 
     async def hold_polling(self, tenant_id: str, name: str, holder: UUID, lease: timedelta) -> bool:
         """Fetch the messages of a channel for so long, alone; False where another one does. No time gives it up."""
-        held: bool = await self._database.call("planq_hold_polling", tenant_id, name, holder, lease.total_seconds())
-        return held
+        given = {"tenant_id": tenant_id, "name": name, "holder": holder, "seconds": lease.total_seconds()}
+        return await self._database.execute("hold_polling", **given) > 0
 
     async def disconnect(self, tenant_id: str, name: str) -> None:
         """Send nothing to a channel any more: what waits fails. Raises `NotFound`."""

@@ -122,8 +122,17 @@ class PostgresInsightOffers:
         chosen: Sequence[UUID],
         tokens: int,
     ) -> bool:
-        given = (tenant_id, job_id, origin, conversation_id, str(side), list(chosen), tokens)
-        return bool(await self._database.call("planq_offer_insights", *given))
+        noted = await self._database.execute(
+            "offer_insights",
+            tenant_id=tenant_id,
+            job_id=job_id,
+            origin=origin,
+            conversation_id=conversation_id,
+            side=str(side),
+            chosen=list(chosen),
+            tokens=tokens,
+        )
+        return noted > 0
 
 
 def _ended(row: Row) -> EndedJob:

@@ -42,8 +42,7 @@ class TallyStore:
 
     async def hold_report(self, holder: UUID, seconds: float) -> bool:
         """Take or renew the report for a process; False where another one has it."""
-        held: bool = await self._database.call("planq_hold_report", holder, seconds)
-        return held
+        return await self._database.execute("hold_report", holder=holder, seconds=seconds) > 0
 
     async def drop_report(self, holder: UUID) -> None:
         await self._database.execute("drop_report", holder=holder)

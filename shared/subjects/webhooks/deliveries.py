@@ -57,13 +57,13 @@ class PostgresDeliveries:
 
     async def note_part(self, delivery: Delivery, parts: int, external_id: str | None) -> bool:
         """Write down that so many parts of a message have arrived; True when it applied, as `finish` does."""
-        given = delivery.id, delivery.attempt, parts, external_id
-        applied: bool = await self._database.call("planq_note_part", *given)
-        return applied
+        given = {"id": delivery.id, "attempt": delivery.attempt, "parts": parts, "external": external_id}
+        return await self._database.execute("note_part", **given) > 0
 
     async def move_thread(self, delivery: Delivery, thread: str, moved_to: str) -> None:
         """Write down that the channel of a delivery knows a thread by another name from now on."""
-        await self._database.call("planq_move_thread", delivery.tenant_id, delivery.channel, thread, moved_to)
+        given = {"tenant_id": delivery.tenant_id, "channel": delivery.channel}
+        await self._database.execute("move_thread", **given, before=thread, after=moved_to)
 
     async def chats_of(
         self, jobs: Collection[UUID], kinds: Collection[str], limit: int

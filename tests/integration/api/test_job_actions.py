@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -68,6 +68,13 @@ def released(api: Api) -> None:
     api.jobs.execute("UPDATE job_actions SET held_until = now() - interval '1 second'")
 
 
+def taken_by(api: Api, holder: UUID) -> UUID:
+    """Take an action, and return the job behind which it stands."""
+    row = api.jobs.run(lambda database: database.fetch_one("take_action", holder=holder, seconds=15.0))
+    assert row is not None
+    return row["after_job"]  # type: ignore[no-any-return]
+
+
 def swept_to_its_end(api: Api, action: str) -> dict[str, Any]:
     for _ in range(100):
         released(api)
@@ -107,16 +114,14 @@ def test_a_job_is_changed_by_one_of_two_that_saw_it(api: Api, mark: Mark) -> Non
     (job_id,) = mark.submit(1)
     action = mark.begin("cancel")
     slow, fast = uuid4(), uuid4()
-    took = "SELECT after_job FROM planq_take_action(%s, 15)"
-    (seen,) = api.jobs.execute(took, slow)
+    seen = taken_by(api, slow)
     released(api)
-    (taken,) = api.jobs.execute(took, fast)
-    assert taken == seen
+    assert taken_by(api, fast) == seen
     act = "SELECT planq_act_on_job(%s, %s, %s, %s, NULL, '{}', NULL, 15) AS did"
-    (did,) = api.jobs.execute(act, action, fast, seen["after_job"], job_id)
+    (did,) = api.jobs.execute(act, action, fast, seen, job_id)
     assert did["did"]["applied"]
     for holder in (slow, fast):
-        (did,) = api.jobs.execute(act, action, holder, seen["after_job"], job_id)
+        (did,) = api.jobs.execute(act, action, holder, seen, job_id)
         assert did["did"] == {"is_held": False}
     assert shown(api, action)["done"] == 1
 

@@ -3,10 +3,9 @@
 -- planq_can_run          whether a worker may claim a step: it has the tool, as the plan was checked against it if anybody has
 -- planq_is_offered       whether any live worker of a pool has a tool
 -- planq_hand_on_steps    what a worker may not claim: it is for others, or put aside
--- planq_wake_offered     for the sweeper: what was put aside and can be run now
 --
 -- A step that is put aside has `tool_away_since`, and `wake_at` in the year 9999: it is ready and may be claimed, and nobody
--- publishes it. A step without a `tool_digest` needs no tool.
+-- publishes it until a worker has its tool (wake_offered in queries/sweep.sql). A step without a `tool_digest` needs no tool.
 
 -- A worker of which no tool is known may claim everything, and one whose tool has other schemas than the plan was checked
 -- against only where no live worker of the pool has that one.
@@ -73,25 +72,4 @@ BEGIN
                 'round', p_round, 'index', s.index, 'tool_name', s.tool_name, 'pool', s.pool));
         END IF;
     END LOOP;
-END $$;
-
--- ToolOffered: makes up to `p_limit` steps due at once that were put aside and whose tool a live worker has. Returns how many.
-CREATE FUNCTION planq_wake_offered(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
-DECLARE
-    v_count int;
-BEGIN
-    WITH offered AS MATERIALIZED (
-        SELECT a.pool, a.tool_name FROM (
-            SELECT DISTINCT pool, tool_name FROM steps WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL
-        ) a WHERE planq_is_offered(a.pool, a.tool_name, '')
-    ), due AS (
-        SELECT s.job_id, s.index FROM steps s JOIN offered o ON o.pool = s.pool AND o.tool_name = s.tool_name
-        WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL
-        ORDER BY s.job_id, s.index LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
-    )
-    UPDATE steps s SET tool_away_since = NULL, wakes = 0,
-        wake_at = CASE WHEN s.wake_at IS NOT NULL THEN greatest(s.run_at, planq_now()) END
-    FROM due WHERE s.job_id = due.job_id AND s.index = due.index;
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    RETURN v_count;
 END $$;

@@ -127,6 +127,21 @@ WHERE planq_is_unfinished(status)
   AND expires_at <= planq_now() AND paused_at IS NULL AND NOT planq_is_held_below(id)
 ORDER BY expires_at LIMIT %(limit)s
 
+-- name: wake_offered
+-- ToolOffered: makes steps due at once that were put aside and whose tool a live worker has.
+WITH offered AS MATERIALIZED (
+    SELECT a.pool, a.tool_name FROM (
+        SELECT DISTINCT pool, tool_name FROM steps WHERE status = ANY (planq_step_ready()) AND tool_away_since IS NOT NULL
+    ) a WHERE planq_is_offered(a.pool, a.tool_name, '')
+), due AS (
+    SELECT s.job_id, s.index FROM steps s JOIN offered o ON o.pool = s.pool AND o.tool_name = s.tool_name
+    WHERE s.status = ANY (planq_step_ready()) AND s.tool_away_since IS NOT NULL
+    ORDER BY s.job_id, s.index LIMIT %(limit)s FOR NO KEY UPDATE OF s SKIP LOCKED
+)
+UPDATE steps s SET tool_away_since = NULL, wakes = 0,
+    wake_at = CASE WHEN s.wake_at IS NOT NULL THEN greatest(s.run_at, planq_now()) END
+FROM due WHERE s.job_id = due.job_id AND s.index = due.index
+
 -- name: missed_tools
 -- Steps that have waited for their tool for as long as they may, and no live worker has it.
 SELECT s.job_id, s.round, s.index, s.attempt, s.tool_name, s.pool, %(tool_wait_seconds)s::float8 AS seconds

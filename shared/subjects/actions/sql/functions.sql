@@ -1,6 +1,6 @@
--- Job actions: one request for all jobs that a filter selects, done to one job after the other.
+-- Job actions: one request for all jobs that a filter selects, done to one job after the other by the process that has taken it
+-- (take_action).
 --
--- planq_take_action   a process begins with one, or goes on where another was lost
 -- planq_act_on_job    does it to the next job
 -- planq_pass_jobs     goes past jobs that it does not concern, or that refuse it; ends it behind the last
 --
@@ -8,17 +8,6 @@
 -- its count are one commit, so nobody's death repeats or loses one.
 --
 -- Lock order: the row of the action, then jobs as everywhere. No transition that holds a job asks for an action.
-
--- ActionTaken: returns the action that waits for longest, held for `p_seconds`; none where all are held, or over.
-CREATE FUNCTION planq_take_action(p_holder uuid, p_seconds float8) RETURNS SETOF job_actions LANGUAGE sql AS $$
-    UPDATE job_actions SET held_by = p_holder, held_until = planq_now() + make_interval(secs => p_seconds)
-    WHERE id = (
-        SELECT id FROM job_actions
-        WHERE status = 'running' AND (held_by = p_holder OR held_until IS NULL OR held_until <= planq_now())
-        ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
-    ) AND status = 'running'
-    RETURNING *
-$$;
 
 -- JobActedOn: does to `p_job` what the action says, if that stands behind `p_after` and its caller still holds it. The rest is as
 -- planq_resume_job takes it. Returns {is_held} and what the transition of the job has returned.

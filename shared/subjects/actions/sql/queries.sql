@@ -28,6 +28,17 @@ SELECT * FROM job_actions WHERE id = %(id)s AND tenant_id = %(tenant_id)s
 -- A tenant's newest actions.
 SELECT * FROM job_actions WHERE tenant_id = %(tenant_id)s AND id < %(below)s ORDER BY id DESC LIMIT %(limit)s
 
+-- name: take_action
+-- A process begins with the action that has waited for longest, or goes on with one where another was lost, and holds it for
+-- %(seconds)s; no row where all are held, or over.
+UPDATE job_actions SET held_by = %(holder)s, held_until = planq_now() + make_interval(secs => %(seconds)s)
+WHERE id = (
+    SELECT id FROM job_actions
+    WHERE status = 'running' AND (held_by = %(holder)s OR held_until IS NULL OR held_until <= planq_now())
+    ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+) AND status = 'running'
+RETURNING *
+
 -- name: stop_action
 -- Lets an action look at no further job; no row where it is over.
 UPDATE job_actions SET status = 'cancelled', finished_at = planq_clock()

@@ -17,6 +17,24 @@ SELECT EXISTS (
     SELECT FROM batches WHERE status IN ('uploading', 'validating') AND held_until <= planq_now()
 ) AS is_due
 
+-- name: end_upload
+-- Ends an upload of %(total)s lines, of which %(invalid)s were refused: they wait to be validated. No change where another
+-- process holds it.
+UPDATE batches SET status = 'validating', total = %(total)s, invalid = %(invalid)s, validated_lines = %(invalid)s,
+    held_by = NULL, held_until = planq_now()
+WHERE id = %(id)s AND tenant_id = %(tenant_id)s AND status = 'uploading' AND held_by = %(holder)s
+
+-- name: take_batch
+-- A process begins to validate the lines of the oldest batch that nobody holds, or goes on where another process was lost; no row
+-- where there is none.
+UPDATE batches b SET held_by = %(holder)s, held_until = planq_now() + make_interval(secs => %(seconds)s)
+FROM (
+    SELECT w.id FROM batches w WHERE w.status = 'validating' AND w.held_until <= planq_now()
+    ORDER BY w.held_until LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+) free
+WHERE b.id = free.id
+RETURNING b.id, b.tenant_id, b.defaults, b.priority, b.estimate
+
 -- name: drop_upload
 -- Removes an upload that its process gives up.
 DELETE FROM batches

@@ -3,9 +3,6 @@
 --   planq_send_messages   an outbound message of a channel that is sent to becomes a delivery, by a trigger
 --   planq_send_question   so does what a step of a turn asks
 --   planq_message_body    what is sent, read from the conversation at each attempt: it may have been erased
---   planq_note_part       a part of a message has arrived
---   planq_move_thread     the channel knows a thread by another name from now on
---   planq_hold_polling    one process alone fetches the messages of a channel
 
 -- MessageWritten: to be sent where its channel is one that is sent to. All of one channel share the places at its `recipient`.
 CREATE FUNCTION planq_send_messages() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -58,39 +55,4 @@ BEGIN
             ORDER BY o.sequence DESC LIMIT 1
         ) i ON true
         WHERE c.id = d.conversation_id AND c.tenant_id = d.tenant_id AND coalesce(m.id, CASE WHEN d.message_id IS NULL THEN q.id END) IS NOT NULL);
-END $$;
-
--- PartSent: so many parts of a message have arrived, the last of them as `p_external`. Fenced by the attempt; says whether it
--- applied.
-CREATE FUNCTION planq_note_part(p_id uuid, p_attempt int, p_parts int, p_external text) RETURNS boolean
-LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE deliveries SET parts = p_parts, external_id = p_external
-    WHERE id = p_id AND status = 'sending' AND attempt = p_attempt AND parts < p_parts;
-    RETURN FOUND;
-END $$;
-
--- ThreadMoved: the channel knows the thread `p_from`, and those below it, by another name from now on. One that is there
--- under the new name stays as it is, and so does the old one. Returns how many threads moved.
-CREATE FUNCTION planq_move_thread(p_tenant text, p_channel text, p_from text, p_to text) RETURNS int LANGUAGE plpgsql AS $$
-DECLARE
-    v_count int;
-BEGIN
-    UPDATE conversations c SET thread = p_to || substr(c.thread, length(p_from) + 1)
-    WHERE c.tenant_id = p_tenant AND c.channel = p_channel AND (c.thread = p_from OR starts_with(c.thread, p_from || '/'))
-      AND NOT EXISTS (
-        SELECT FROM conversations o WHERE o.tenant_id = p_tenant AND o.channel = p_channel
-          AND o.thread = p_to || substr(c.thread, length(p_from) + 1));
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    RETURN v_count;
-END $$;
-
--- PollingHeld: `p_holder` fetches the messages of a channel for `p_seconds` more, unless another one does. Returns whether.
-CREATE FUNCTION planq_hold_polling(p_tenant text, p_channel text, p_holder uuid, p_seconds float8) RETURNS boolean
-LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE channels SET polled_by = p_holder, polled_until = planq_now() + make_interval(secs => p_seconds)
-    WHERE tenant_id = p_tenant AND name = p_channel
-      AND (polled_by = p_holder OR polled_until IS NULL OR polled_until <= planq_now());
-    RETURN FOUND;
 END $$;

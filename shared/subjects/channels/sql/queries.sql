@@ -42,3 +42,24 @@ DELETE FROM channels WHERE tenant_id = %(tenant_id)s AND name = %(name)s
 -- A row where a job is a turn of a thread of a channel.
 SELECT j.id FROM conversations c JOIN jobs j ON j.conversation_id = c.id AND j.tenant_id = c.tenant_id
 WHERE c.tenant_id = %(tenant_id)s AND c.channel = %(name)s AND c.thread = %(thread)s AND j.id = %(job_id)s
+
+-- name: note_part
+-- %(parts)s parts of a message have arrived, the last of them as %(external)s. No change by an attempt that is not the newest one.
+UPDATE deliveries SET parts = %(parts)s, external_id = %(external)s
+WHERE id = %(id)s AND status = 'sending' AND attempt = %(attempt)s AND parts < %(parts)s
+
+-- name: move_thread
+-- The channel knows a thread, and those below it, by another name from now on. One that is there under the new name stays as it
+-- is, and so does the old one.
+UPDATE conversations c SET thread = %(after)s::text || substr(c.thread, length(%(before)s::text) + 1)
+WHERE c.tenant_id = %(tenant_id)s AND c.channel = %(channel)s
+  AND (c.thread = %(before)s::text OR starts_with(c.thread, %(before)s::text || '/'))
+  AND NOT EXISTS (
+    SELECT FROM conversations o WHERE o.tenant_id = %(tenant_id)s AND o.channel = %(channel)s
+      AND o.thread = %(after)s::text || substr(c.thread, length(%(before)s::text) + 1))
+
+-- name: hold_polling
+-- A process fetches the messages of a channel for %(seconds)s more; no change where another one does.
+UPDATE channels SET polled_by = %(holder)s, polled_until = planq_now() + make_interval(secs => %(seconds)s)
+WHERE tenant_id = %(tenant_id)s AND name = %(name)s
+  AND (polled_by = %(holder)s OR polled_until IS NULL OR polled_until <= planq_now())

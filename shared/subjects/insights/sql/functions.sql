@@ -2,7 +2,6 @@
 --
 -- planq_learn            writes what a stretch of the event log teaches, once, whoever comes first
 -- planq_find_insights    what fits a job that is to be planned, or what was chosen for it before
--- planq_offer_insights   notes what was chosen for a job, once
 -- planq_forget_insights  nothing is left of what a conversation, or a tenant, has taught
 --
 -- A lesson holds no values. What finds it again are words of what was asked: without digits and addresses, never shown to
@@ -186,17 +185,6 @@ BEGIN
         SELECT b.id INTO v_origin FROM back b ORDER BY b.depth DESC LIMIT 1;
     END IF;
     RETURN json_build_object('origin', coalesce(v_origin, p_job), 'mine', NULL, 'found', coalesce(v_found, '[]'));
-END $$;
-
--- InsightsOffered: notes what was chosen for a job that is being planned, where nothing was; says whether it did.
-CREATE FUNCTION planq_offer_insights(
-    p_tenant text, p_job uuid, p_origin uuid, p_conversation uuid, p_side text, p_ids uuid[], p_tokens int
-) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO insight_offers (tenant_id, job_id, origin_id, conversation_id, side, insight_ids, tokens, created_at)
-    VALUES (p_tenant, p_job, p_origin, p_conversation, p_side, p_ids, p_tokens, planq_now())
-    ON CONFLICT DO NOTHING;
-    RETURN FOUND;
 END $$;
 
 -- InsightsForgotten: nothing is left of what a tenant's conversation has taught, or (null) all of the tenant, nor of what was

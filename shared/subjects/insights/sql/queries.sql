@@ -46,6 +46,12 @@ FROM reached r LEFT JOIN LATERAL (
            LIMIT 1) IS NULL
 ) j ON true
 
+-- name: offer_insights
+-- Notes what was chosen for a job that is being planned; no change where something was chosen before.
+INSERT INTO insight_offers (tenant_id, job_id, origin_id, conversation_id, side, insight_ids, tokens, created_at)
+VALUES (%(tenant_id)s, %(job_id)s, %(origin)s, %(conversation_id)s, %(side)s, %(chosen)s::uuid[], %(tokens)s, planq_now())
+ON CONFLICT DO NOTHING
+
 -- name: tidy_insights
 -- Removes some insights that were not seen for long enough; what is pinned stays.
 DELETE FROM insights WHERE id = ANY (ARRAY(

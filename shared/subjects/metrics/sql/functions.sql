@@ -3,7 +3,6 @@
 --   planq_tally         adds up what the log and the records of model calls have got since it looked last
 --   planq_costs         what a tenant's days cost, by what somebody asks
 --   planq_keep_counts   keeps what a worker has counted whose row goes
---   planq_hold_report   one API process reports all this, so that a sum over processes is right
 --
 -- Nothing is written where work is done: what has happened stands in events and model calls anyway, and is read once, behind
 -- the commits. So no kill of a worker loses a count, and none is counted twice: mark and tallies move in one transaction.
@@ -265,13 +264,3 @@ END $$;
 
 CREATE TRIGGER planq_keep_counts AFTER DELETE ON workers FOR EACH ROW
 WHEN (OLD.counts IS NOT NULL OR OLD.late_outcomes > 0) EXECUTE FUNCTION planq_keep_counts();
-
--- Gives a process the report for so many seconds from now, where it has it, or nobody has. Says whether it has it.
-CREATE FUNCTION planq_hold_report(p_holder uuid, p_seconds float8) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO report_leases AS l (id, held_by, held_until)
-    VALUES (1, p_holder, planq_now() + make_interval(secs => p_seconds))
-    ON CONFLICT (id) DO UPDATE SET held_by = excluded.held_by, held_until = excluded.held_until
-    WHERE l.held_by = excluded.held_by OR l.held_until <= planq_now();
-    RETURN FOUND;
-END $$;

@@ -1,9 +1,7 @@
--- Intake: a batch comes in, and its lines are validated.
+-- Intake: a batch comes in, its upload ends (end_upload), and its lines are validated by the process that has taken it (take_batch).
 --
 --   planq_begin_batch     a batch that has no lines yet, or the one that had its idempotency key before
 --   planq_hold_batch      who stores or validates its lines goes on doing so
---   planq_end_upload      it has all its lines, which wait to be validated
---   planq_take_batch      a process begins to validate the lines of one, or goes on where another one was lost
 --   planq_store_checked   lines were looked at: each is valid or invalid
 --   planq_end_validation  all lines were looked at: it begins, or fails
 --
@@ -51,29 +49,6 @@ BEGIN
     WHERE id = p_batch AND tenant_id = p_tenant AND status = p_status AND held_by = p_holder;
     RETURN FOUND;
 END $$;
-
--- Ends an upload of `p_total` lines, of which `p_invalid` are none that could be looked at. Says whether it did.
-CREATE FUNCTION planq_end_upload(p_tenant text, p_batch uuid, p_holder uuid, p_total int, p_invalid int)
-RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE batches SET status = 'validating', total = p_total, invalid = p_invalid, validated_lines = p_invalid,
-        held_by = NULL, held_until = planq_now()
-    WHERE id = p_batch AND tenant_id = p_tenant AND status = 'uploading' AND held_by = p_holder;
-    RETURN FOUND;
-END $$;
-
--- Gives a process the oldest batch that is to be validated and that nobody holds.
-CREATE FUNCTION planq_take_batch(p_holder uuid, p_seconds float8)
-RETURNS TABLE (id uuid, tenant_id text, defaults json, priority text, estimate json)
-LANGUAGE sql AS $$
-    UPDATE batches b SET held_by = p_holder, held_until = planq_now() + make_interval(secs => p_seconds)
-    FROM (
-        SELECT w.id FROM batches w WHERE w.status = 'validating' AND w.held_until <= planq_now()
-        ORDER BY w.held_until LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
-    ) free
-    WHERE b.id = free.id
-    RETURNING b.id, b.tenant_id, b.defaults, b.priority, b.estimate
-$$;
 
 -- Stores what became of lines, one object each: the `body` (a text) of a valid one and its `parts` (a text), the `error` (a text) of another.
 -- The first line with a `custom_id` has it; later ones are invalid. `p_estimate` is that of all lines up to here. Says
