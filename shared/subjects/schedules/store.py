@@ -118,8 +118,10 @@ class ScheduleSweep:
                 )
                 loop = await with_prompt(self._skills, due.tenant_id, pinned.loop(above=due.loop))
             origin = {"id": str(due.id), "name": due.name, "due_at": due.next_at.isoformat()}
-            given: dict[str, Any] = {
-                "job_id": str(new_id()),
+            job_id = new_id()
+            given = {
+                "job_id": str(job_id),
+                "message_id": str(new_id()),
                 "trace_id": uuid4().hex,
                 "metadata": json_text({"schedule": origin}),
                 "model": pinned.model_or(due.model) if pinned else due.model,
@@ -128,26 +130,15 @@ class ScheduleSweep:
                 "strategy": pinned.strategy() if pinned else None,
                 "loop_block": stored_text(loop),
             }
-            if due.conversation_id is not None:
-                return await self._begin_turn(due, given)
             fired_with = due.tenant_id, due.id, due.next_at, _after(due), as_json(given)
-            is_fired = await self._database.call("planq_fire_schedule", *fired_with)
+            fired = await self._database.call("planq_fire_schedule", *fired_with)
+            if fired is not None and fired["outcome"] in _ENDED:
+                raise Conflict(_ENDED[fired["outcome"]])
         except RequestRefused as error:
             # It would be refused again each time: its user finds the reason at the schedule.
             await self._database.execute("stop_schedule", id=due.id, due_at=due.next_at, error=error.message)
             return None
-        job_id = UUID(given["job_id"])
-        return FiredSchedule(job_id, (Wake.plan(job_id),)) if is_fired else None
-
-    async def _begin_turn(self, due: DueSchedule, given: Mapping[str, Any]) -> FiredSchedule | None:
-        """Make the job a turn of the schedule's conversation; raises `Conflict` where that takes none any more."""
-        fired_with = due.tenant_id, due.id, due.next_at, _after(due), as_json({**given, "message_id": str(new_id())})
-        found = await self._database.call("planq_fire_reminder", *fired_with)
-        if found is None:
-            return None
-        if found["outcome"] in _ENDED:
-            raise Conflict(_ENDED[found["outcome"]])
-        return FiredSchedule(UUID(given["job_id"]), tuple(plan_wake(begun) for begun in found["begun"]))
+        return None if fired is None else FiredSchedule(job_id, tuple(plan_wake(begun) for begun in fired["begun"]))
 
 
 def _after(due: DueSchedule) -> datetime | None:

@@ -66,7 +66,6 @@ ENGINE = {
     "planq_queued_turns": "its caller holds the conversation's row",
     "planq_delete_parts": "what is deleted with the jobs of a statement",
     "planq_count_message": "its caller holds the conversation's row",
-    "planq_extend_job": "its caller holds the conversation's row, whose turn the job is",
     "planq_begin_turn": "its caller holds the conversation's row",
     "planq_write_calls": "its caller holds the conversation's row and has settled the job",
     "planq_note_outcome": "of a claim's job",

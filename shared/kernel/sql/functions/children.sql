@@ -146,6 +146,7 @@ DECLARE
     s steps;
     v_result json;
     v_left float8;
+    v_asked float8;
     v_next uuid;
 BEGIN
     SELECT parent_job_id, parent_round, parent_step_index INTO c FROM jobs
@@ -175,6 +176,13 @@ BEGIN
         -- The next child's time runs from now on, within what the step gets, for its child jobs are as old as the delegation. The
         -- time that people took to answer the other children does not count.
         v_left := planq_time_left(j.deadline, j.expires_at, j.paused_at);
+        WITH RECURSIVE tree (id) AS (
+            SELECT unnest(s.children)
+            UNION
+            SELECT b.id FROM tree t CROSS JOIN LATERAL (SELECT o.id FROM jobs o WHERE o.parent_job_id = t.id OFFSET 0) b
+        )
+        SELECT coalesce(sum(extract(epoch FROM coalesce(q.answered_at, planq_now()) - q.waiting_since)), 0)::float8 INTO v_asked
+        FROM questions q WHERE q.job_id = ANY (ARRAY(SELECT t.id FROM tree t));
         WHILE v_next IS NULL AND s.next_child < cardinality(s.children) LOOP
             s.next_child := s.next_child + 1;
             UPDATE jobs o SET run_at = planq_now(), wake_at = planq_now() + planq_wake_grace(), wakes = 0,
@@ -182,7 +190,7 @@ BEGIN
                 expires_at = coalesce(o.paused_at, planq_now()) + make_interval(secs => greatest(l.seconds, 0.001))
             FROM (
                 SELECT b.id, least((b.limits->>'job_timeout_seconds')::float8, v_left,
-                    s.timeout_seconds + planq_people_seconds(s.children)
+                    s.timeout_seconds + v_asked
                     - extract(epoch FROM coalesce(b.paused_at, planq_now()) - b.created_at)::float8) AS seconds
                 FROM jobs b WHERE b.id = s.children[s.next_child]
             ) l

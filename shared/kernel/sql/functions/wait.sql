@@ -305,17 +305,6 @@ CREATE FUNCTION planq_is_held_below(p_job uuid) RETURNS boolean LANGUAGE sql STA
     SELECT EXISTS (SELECT FROM tree WHERE paused_at IS NOT NULL)
 $$;
 
--- How long people took, or have taken up to now, to answer what these jobs and all below them asked.
-CREATE FUNCTION planq_people_seconds(p_jobs uuid[]) RETURNS float8 LANGUAGE sql STABLE AS $$
-    WITH RECURSIVE tree (id) AS (
-        SELECT unnest(p_jobs)
-        UNION
-        SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
-    )
-    SELECT coalesce(sum(extract(epoch FROM coalesce(q.answered_at, planq_now()) - q.waiting_since)), 0)::float8
-    FROM questions q WHERE q.job_id = ANY (ARRAY(SELECT t.id FROM tree t))
-$$;
-
 -- The ids of a job and of all jobs above it.
 CREATE FUNCTION planq_lineage(p_job uuid) RETURNS uuid[] LANGUAGE sql STABLE AS $$
     WITH RECURSIVE lineage (id, parent) AS (

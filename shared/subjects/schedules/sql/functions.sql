@@ -1,51 +1,18 @@
 -- Schedule: a time has come, and a job is made.
 --
--- planq_fire_schedule   the job of a schedule
---   planq_scheduled_job   what it is
--- planq_fire_reminder   that of one which was asked for in a conversation: a turn there
+-- planq_fire_schedule   makes it, as a turn where the schedule was asked for in a conversation
 --
 -- All jobs of a schedule share its budget: each gets what is left after the one before it.
 --
 -- Lock order: the row of the conversation, then jobs as everywhere, then the schedule. No transition of a job asks for a schedule.
 
--- ScheduleFired: makes the job of a schedule that is due and moves the schedule on, in one commit; `p_given` is a
--- `planq_firing`, and `p_next_at` null where the schedule is over. Returns whether it applied: somebody else may have fired it.
+-- ScheduleFired: makes the job of a schedule that is due, and moves the schedule on, in one commit. `p_given` is a `planq_firing`, and
+-- `p_next_at` null where the schedule is over. An agent has a strategy and a loop block of its own, within the policy of the job
+-- that asked. The job of a reminder, which was asked for in a conversation, is a turn there: it waits for those before it, whatever
+-- the policy, and belongs to whom the reminder is for. Returns {outcome, begun: [{id, agent, tenant}, … of jobs to be woken]}; null
+-- where somebody else has fired it, or its agent has just got another version. The outcome is `closed` or `gone`, and nothing is
+-- stored, where the conversation takes nothing any more.
 CREATE FUNCTION planq_fire_schedule(
-    p_tenant text, p_schedule uuid, p_due_at timestamptz, p_next_at timestamptz, p_given json
-) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    g CONSTANT planq_firing := json_populate_record(NULL::planq_firing, p_given);
-    s schedules;
-BEGIN
-    UPDATE schedules SET budget = planq_budget_left(budget, last_job_id), next_at = p_next_at,
-        is_active = p_next_at IS NOT NULL, last_job_id = g.job_id
-    WHERE id = p_schedule AND tenant_id = p_tenant AND is_active AND next_at = p_due_at
-    RETURNING * INTO s;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    PERFORM planq_submit_jobs(json_build_array(planq_scheduled_job(s, g)), NULL, NULL);
-    RETURN true;
-END $$;
-
--- The `planq_new_job` of a schedule, whose budget is what is left for it. An agent has a strategy and a loop block of its own,
--- within the policy of the job that asked.
-CREATE FUNCTION planq_scheduled_job(s schedules, g planq_firing) RETURNS json LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('id', g.job_id, 'tenant_id', s.tenant_id, 'strategy', coalesce(g.strategy, s.strategy),
-        'model', g.model, 'limits', s.limits::text, 'tools', to_json(s.tools), 'metadata', g.metadata, 'input', s.input,
-        'user_id', s.user_id, 'trace_id', g.trace_id, 'agent_name', s.agent, 'agent_version', g.agent_version,
-        'skill_versions', to_json(g.skill_versions), 'budget', s.budget::text, 'priority', s.priority,
-        'origin', json_strip_nulls(json_build_object('conversation_id', s.conversation_id, 'schedule', s.id)),
-        'loop_block', CASE WHEN s.agent IS NULL THEN s.loop_block::text ELSE g.loop_block END,
-        'expires_seconds', least((s.limits->>'queue_timeout_seconds')::float8, (s.limits->>'job_timeout_seconds')::float8))
-$$;
-
--- ReminderFired: makes the job of a schedule that is due a turn of its conversation, and moves the schedule on, in one commit.
--- `p_given` is a `planq_firing`, and `p_next_at` null where the schedule is over. The turn waits for those before it, whatever the
--- policy, and belongs to whom the reminder is for. Returns what planq_receive_message does; null where somebody else has fired it,
--- or its agent has just got another version; the outcome is `closed` or `gone`, and nothing stored, where the conversation takes
--- nothing any more.
-CREATE FUNCTION planq_fire_reminder(
     p_tenant text, p_schedule uuid, p_due_at timestamptz, p_next_at timestamptz, p_given json
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
@@ -53,45 +20,59 @@ DECLARE
     s schedules;
     c conversations;
     m planq_message;
-    v_received json;
+    v_job json;
+    v_fired json;
 BEGIN
     SELECT * INTO c FROM conversations WHERE tenant_id = p_tenant AND id = (
         SELECT o.conversation_id FROM schedules o WHERE o.id = p_schedule AND o.tenant_id = p_tenant) FOR NO KEY UPDATE;
-    -- Who fires it holds the conversation, so it is looked at anew.
+    -- Who fires a reminder holds the conversation, so the schedule is looked at anew.
     SELECT * INTO s FROM schedules WHERE id = p_schedule AND tenant_id = p_tenant AND is_active AND next_at = p_due_at;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    IF c.id IS NULL OR c.is_closed THEN
+    IF s.conversation_id IS NOT NULL AND coalesce(c.is_closed, true) THEN
         RETURN json_build_object('outcome', CASE WHEN c.id IS NULL THEN 'gone' ELSE 'closed' END);
     END IF;
     s.budget := planq_budget_left(s.budget, s.last_job_id);
-    m.id := g.message_id;
-    m.conversation_id := c.id;
-    m.tenant_id := c.tenant_id;
-    m.channel := c.channel;
-    m.thread := c.thread;
-    m.user_id := s.user_id;
-    m.text := s.input;
-    m.metadata := g.metadata;
-    m.policy := 'queue';
-    m.debounce_seconds := 0;
-    m.debounce_most_seconds := 0;
-    m.may_answer := false;
-    m.agent := s.agent;
-    m.agent_version := g.agent_version;
-    m.named_agent := s.agent;
-    m.names_version := false;
-    m.is_job := true;
-    m.patient := true;
-    v_received := planq_receive_message(m, planq_scheduled_job(s, g));
-    IF v_received->>'outcome' <> 'accepted' THEN
-        RETURN NULL;
+    v_job := json_build_object('id', g.job_id, 'tenant_id', s.tenant_id, 'strategy', coalesce(g.strategy, s.strategy),
+        'model', g.model, 'limits', s.limits::text, 'tools', to_json(s.tools), 'metadata', g.metadata, 'input', s.input,
+        'user_id', s.user_id, 'trace_id', g.trace_id, 'agent_name', s.agent, 'agent_version', g.agent_version,
+        'skill_versions', to_json(g.skill_versions), 'budget', s.budget::text, 'priority', s.priority,
+        'origin', json_strip_nulls(json_build_object('conversation_id', s.conversation_id, 'schedule', s.id)),
+        'loop_block', CASE WHEN s.agent IS NULL THEN s.loop_block::text ELSE g.loop_block END,
+        'expires_seconds', least((s.limits->>'queue_timeout_seconds')::float8, (s.limits->>'job_timeout_seconds')::float8));
+    IF s.conversation_id IS NULL THEN
+        PERFORM planq_submit_jobs(json_build_array(v_job), NULL, NULL);
+        v_fired := json_build_object('outcome', 'accepted', 'begun', json_build_array(
+            json_build_object('id', g.job_id, 'agent', s.agent, 'tenant', s.tenant_id)));
+    ELSE
+        m.id := g.message_id;
+        m.conversation_id := c.id;
+        m.tenant_id := c.tenant_id;
+        m.channel := c.channel;
+        m.thread := c.thread;
+        m.user_id := s.user_id;
+        m.text := s.input;
+        m.metadata := g.metadata;
+        m.policy := 'queue';
+        m.debounce_seconds := 0;
+        m.debounce_most_seconds := 0;
+        m.may_answer := false;
+        m.agent := s.agent;
+        m.agent_version := g.agent_version;
+        m.named_agent := s.agent;
+        m.names_version := false;
+        m.is_job := true;
+        m.patient := true;
+        v_fired := planq_receive_message(m, v_job);
+        IF v_fired->>'outcome' <> 'accepted' THEN
+            RETURN NULL;
+        END IF;
     END IF;
     UPDATE schedules SET budget = s.budget, next_at = p_next_at, is_active = p_next_at IS NOT NULL, last_job_id = g.job_id
     WHERE id = p_schedule AND tenant_id = p_tenant AND is_active AND next_at = p_due_at;
-    IF NOT FOUND THEN  -- it was deleted just now: nothing of this has happened
+    IF NOT FOUND THEN  -- it was fired or deleted just now: nothing of this has happened
         RAISE SQLSTATE '40001';
     END IF;
-    RETURN v_received;
+    RETURN v_fired;
 END $$;

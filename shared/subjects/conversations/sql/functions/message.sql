@@ -6,7 +6,6 @@
 -- planq_answer_by_message stores one that answers what a step of the active turn has asked
 --   planq_other_agent       the agent of the turn, where the message was checked for another one
 --   planq_place_message     decides which, by what the conversation is doing and by its policy
---   planq_extend_job        adds a message to the input of a job that has not begun
 --   planq_miss_question     notes one that fits nothing of that; after a second one the question is put again
 --
 -- conversation.sql says in which order rows are locked.
@@ -326,12 +325,26 @@ BEGIN
     END IF;
     IF v_may_join AND (m.debounce_seconds > 0 OR v_policy = 'merge') THEN
         SELECT w.job, w.turn INTO v_last, a.turn FROM planq_queued_turns(c.id) w ORDER BY w.sequence DESC LIMIT 1;
-        IF FOUND AND planq_takes_in(v_last, m)
-           AND planq_extend_job(v_last, p_job->>'input', m.debounce_seconds, m.debounce_most_seconds) THEN
-            a.outcome := CASE WHEN m.debounce_seconds > 0 THEN 'gathered' ELSE 'merged' END;
-            a.job := v_last;
-            a.interrupts := false;
-            RETURN a;
+        IF FOUND AND planq_takes_in(v_last, m) THEN
+            -- Nobody has begun the job, and its input does not grow too long. With a debounce it waits for the next message that
+            -- long, at the latest until `debounce_most_seconds` after it was made.
+            UPDATE jobs j SET input = concat_ws(E'\n', nullif(j.input, ''), p_job->>'input'), run_at = t.run_at,
+                wake_at = CASE WHEN t.run_at > j.run_at THEN t.run_at ELSE j.wake_at END,
+                expires_at = j.expires_at + (t.run_at - j.run_at)
+            FROM (
+                SELECT CASE WHEN o.run_at = planq_never() OR m.debounce_seconds = 0 THEN o.run_at
+                    ELSE greatest(o.run_at, least(planq_now() + make_interval(secs => m.debounce_seconds),
+                        o.created_at + make_interval(secs => m.debounce_most_seconds))) END AS run_at
+                FROM jobs o WHERE o.id = v_last FOR NO KEY UPDATE
+            ) t
+            WHERE j.id = v_last AND j.status = 'queued' AND j.stage_attempt = 0
+              AND length(j.input) + length(p_job->>'input') < 100000;
+            IF FOUND THEN
+                a.outcome := CASE WHEN m.debounce_seconds > 0 THEN 'gathered' ELSE 'merged' END;
+                a.job := v_last;
+                a.interrupts := false;
+                RETURN a;
+            END IF;
         END IF;
         a.turn := NULL;
     END IF;
@@ -361,25 +374,6 @@ BEGIN
           AND agent_name IS NOT DISTINCT FROM m.agent AND agent_version IS NOT DISTINCT FROM m.agent_version
           AND action IS NULL AND with_input IS NULL AND tools IS NULL)
       AND NOT EXISTS (SELECT FROM plans WHERE job_id = p_job AND tenant_id = m.tenant_id AND source = 'caller');
-END $$;
-
--- Adds a message to the input of a job that nobody has begun, unless that grows too long. With a debounce the job waits
--- that long for the next one, at the latest until `p_most` seconds after it was made. The caller holds the conversation. Returns
--- whether it applied.
-CREATE FUNCTION planq_extend_job(p_job uuid, p_input text, p_debounce float8, p_most float8) RETURNS boolean
-LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE jobs j SET input = concat_ws(E'\n', nullif(j.input, ''), p_input), run_at = t.run_at,
-        wake_at = CASE WHEN t.run_at > j.run_at THEN t.run_at ELSE j.wake_at END,
-        expires_at = j.expires_at + (t.run_at - j.run_at)
-    FROM (
-        SELECT CASE WHEN o.run_at = planq_never() OR p_debounce = 0 THEN o.run_at ELSE greatest(o.run_at, least(
-            planq_now() + make_interval(secs => p_debounce), o.created_at + make_interval(secs => p_most))) END AS run_at
-        FROM jobs o WHERE o.id = p_job FOR NO KEY UPDATE
-    ) t
-    WHERE j.id = p_job AND j.status = 'queued' AND j.stage_attempt = 0
-      AND length(j.input) + length(p_input) < 100000;
-    RETURN FOUND;
 END $$;
 
 -- Stores an inbound message of the job `p_job`. The caller holds the conversation, and has looked whether it knows the source id. Of
