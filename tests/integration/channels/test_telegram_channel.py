@@ -276,7 +276,6 @@ def test_a_question_has_buttons(database_url: str) -> None:
             *(said.job_id, said.job_id, '{"properties": {"colour": {"enum": ["red", "blue", "green"]}}}'),
         )
         (question,) = await house.thread.run("SELECT id FROM questions")
-        await house.database.call("planq_send_question", "default", said.job_id, question["id"])
         await house.pass_over()
         (given,) = house.server.sent
         assert given["text"] == "Which?"

@@ -12,14 +12,11 @@ from tests.support.sql_tenancy import functions
 SUBJECTS_IN_THE_KERNEL = {
     ("planq_serve_ends", "planq_settle_lines"): "the end of a job ends the line of its batch",
     ("planq_serve_ends", "planq_settle_turn"): "the end of a job ends its turn of a conversation",
-    ("planq_serve_ends", "planq_tell_again"): "the end of a job is posted to webhooks",
     ("planq_stage_claims", "planq_deferral"): "a claim says which call of a provider's batch its stage waits for",
     ("planq_stage_claims", "planq_merged"): "a claim has the messages that its planning takes in",
     ("planq_submit_jobs", "planq_history_until_now"): "a job that is no turn is shown a conversation as it is now",
     ("planq_submit_jobs", "planq_history_of_child"): "a child job is shown what its parent is",
     ("planq_make_children", "planq_history_of_child"): "a child job is shown what its parent is",
-    ("planq_ask_step", "planq_tell_question"): "a question is posted to webhooks in the commit that asks it",
-    ("planq_ask_ahead", "planq_tell_question"): "a question is posted to webhooks in the commit that asks it",
 }
 """What the kernel's functions call of subjects: each call by caller and callee, and why."""
 

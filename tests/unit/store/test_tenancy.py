@@ -150,7 +150,6 @@ ALL_TENANTS = {
     "planq_tally_events": "numbers of a deployment, for its operator",
     "take_batch": "what is due of all tenants; all else names the tenant that it returns",
     "planq_serve_ends": "does the same whoever asks, for jobs that have ended, and tells nothing of them",
-    "planq_tell_again": "as planq_serve_ends, which calls it",
     "planq_settle_turn": "does the same whoever asks, for a job that has ended, and tells nothing of it",
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""

@@ -22,9 +22,13 @@ BEGIN
         WHEN j.conversation_id IS NOT NULL THEN planq_settle_turn(p_jobs[1])
         WHEN j.batch_id IS NOT NULL THEN planq_settle_lines(p_jobs)
         ELSE json_build_object('applied', false) END;
-    -- The job's row is locked last: before it comes that of a conversation or batch.
-    IF j.is_untold AND planq_tell_again(p_jobs[1]) AND NOT (v_served->>'applied')::boolean THEN
-        RETURN json_build_object('applied', true);
+    -- The job's row is locked last: before it comes that of a conversation or batch. Without the mark a trigger writes the
+    -- deliveries, or sets the mark again.
+    IF j.is_untold THEN
+        UPDATE jobs SET is_untold = false WHERE id = p_jobs[1] AND is_untold AND planq_is_ended(status);
+        IF FOUND AND NOT (v_served->>'applied')::boolean AND EXISTS (SELECT FROM jobs WHERE id = p_jobs[1] AND NOT is_untold) THEN
+            RETURN json_build_object('applied', true);
+        END IF;
     END IF;
     RETURN v_served;
 END $$;

@@ -105,9 +105,6 @@ BEGIN
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking', json_build_object(
         'round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error,
         'elicitation', coalesce(v_ahead.id, q.id), 'kind', q.kind));
-    IF v_ahead.id IS NULL THEN
-        PERFORM planq_tell_question(j.tenant_id, coalesce(j.root_job_id, p_job), p_job, q.id, q.kind);
-    END IF;
     PERFORM planq_ask_ahead(j, p_ahead);
     -- Who waits for the end of one of these jobs has to learn of the question first.
     PERFORM pg_notify('planq_ended', array_to_string(planq_lineage(p_job), ','));
@@ -135,7 +132,6 @@ BEGIN
                 q.schema::json, q.details::json, q.asked_of, q.asked_ids, q.call, planq_now());
         PERFORM planq_append_event(j.tenant_id, j.id, 'asked_ahead', json_build_object(
             'round', j.round, 'index', q.step, 'elicitation', q.id, 'kind', q.kind));
-        PERFORM planq_tell_question(j.tenant_id, coalesce(j.root_job_id, j.id), j.id, q.id, q.kind);
     END LOOP;
 END $$;
 

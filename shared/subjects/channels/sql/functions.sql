@@ -1,7 +1,7 @@
 -- Channel: what a conversation says is written down to be sent in the commit that says it, and leaves in its order.
 --
 --   planq_send_messages   an outbound message of a channel that is sent to becomes a delivery, by a trigger
---   planq_send_question   so does what a step of a turn asks
+--                         (so does what a step of a turn asks: planq_tell_question in webhooks)
 --   planq_message_body    what is sent, read from the conversation at each attempt: it may have been erased
 
 -- MessageWritten: to be sent where its channel is one that is sent to. All of one channel share the places at its `recipient`.
@@ -18,19 +18,6 @@ END $$;
 
 CREATE TRIGGER planq_messages_out AFTER INSERT ON conversation_messages FOR EACH ROW
 WHEN (NEW.direction = 'outbound') EXECUTE FUNCTION planq_send_messages();
-
--- QuestionAsked by a step of the tree of the job `p_root`: to be sent where that is a turn, over a channel that is sent to.
-CREATE FUNCTION planq_send_question(p_tenant text, p_root uuid, p_question uuid) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO deliveries (id, tenant_id, kind, channel, recipient, knows_repeats, conversation_id, question_id, job_id,
-                            event, body, run_at, created_at)
-    SELECT planq_new_id(), h.tenant_id, 'message', h.name, 'channel ' || h.tenant_id || ' ' || h.name, h.knows_repeats,
-           c.id, p_question, j.id, 'conversation.question', '', planq_clock(), planq_clock()
-    FROM jobs j
-    JOIN conversations c ON c.id = j.conversation_id AND c.tenant_id = p_tenant
-    JOIN channels h ON h.tenant_id = p_tenant AND h.name = c.channel
-    WHERE j.id = p_root AND j.tenant_id = p_tenant;
-END $$;
 
 -- What a delivery of a message says, as JSON; null where its conversation does not say it any more. The error code of a turn
 -- without an answer is for who sends it to put into words.

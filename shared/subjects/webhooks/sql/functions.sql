@@ -1,9 +1,8 @@
 -- Delivery: what has to leave the house is written in the commit of what it tells, and sent by a worker.
 --
 --   planq_add_deliveries    one delivery for each endpoint of the tenant that wants the event, one for the callback
---   planq_tell_end          does so for a job that has ended, by a trigger: however a job ends (planq_add_end)
---   planq_tell_again        does so where it failed then
---   planq_tell_question     does so for a job that waits for a person
+--   planq_tell_end          does so for a job that has ended, by a trigger: however a job ends
+--   planq_tell_question     does so for a job that waits for a person, by a trigger
 --   planq_claim_deliveries  a worker takes deliveries that are due, or whose worker is lost
 --   planq_end_delivery      an attempt has ended, fenced by its number
 --   planq_redeliver         a delivery that waits, or has ended, is sent at once
@@ -49,63 +48,56 @@ CREATE FUNCTION planq_short(p_json json) RETURNS json LANGUAGE sql IMMUTABLE AS 
     SELECT CASE WHEN octet_length(p_json::text) <= 8000 THEN p_json END
 $$;
 
--- A job that nobody has delegated has ended: whoever wants to know is told, in the commit of the end, or (ends.sql) by a sweep.
+-- A job that nobody has delegated has ended: whoever wants to know is told, in the commit of the end. A fault in this undoes no end,
+-- nor makes a model be asked again: the job is marked with `is_untold`, and who takes the mark away (planq_serve_ends) tries again.
 CREATE FUNCTION planq_tell_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     -- Looked at without a call: every job passes here, and most tenants have no endpoint.
-    IF NEW.callback_url IS NOT NULL OR EXISTS (SELECT FROM endpoints WHERE tenant_id = NEW.tenant_id AND NOT is_disabled) THEN
-        IF NOT planq_add_end(NEW) THEN
-            UPDATE jobs SET is_untold = true WHERE id = NEW.id AND tenant_id = NEW.tenant_id;
-        END IF;
+    IF NEW.callback_url IS NULL AND NOT EXISTS (SELECT FROM endpoints WHERE tenant_id = NEW.tenant_id AND NOT is_disabled) THEN
+        RETURN NULL;
     END IF;
+    BEGIN
+        PERFORM planq_add_deliveries(
+            NEW.tenant_id, 'job.' || NEW.status, NEW.id, NEW.batch_id, NEW.callback_url, json_build_object(
+                'id', NEW.id, 'status', NEW.status, 'outcome', planq_outcome(NEW.status, NEW.error), 'stop_reason', NEW.stop_reason,
+                'error', planq_short(NEW.error), 'incomplete', CASE WHEN planq_outcome(NEW.status, NEW.error) = 'incomplete'
+                    THEN NEW.error->'details' END, 'metadata', planq_short(NEW.metadata), 'conversation_id', NEW.conversation_id,
+                'created_at', planq_shown_time(NEW.created_at), 'finished_at', planq_shown_time(NEW.finished_at)));
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'nobody was told of the end of job %: %', NEW.id, SQLERRM;
+        UPDATE jobs SET is_untold = true WHERE id = NEW.id AND tenant_id = NEW.tenant_id;
+    END;
     RETURN NULL;
 END $$;
 
--- Stores what is to be delivered of the end of a job. Returns whether it could: a fault in this undoes no end, nor makes a model
--- be asked again.
-CREATE FUNCTION planq_add_end(j jobs) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM planq_add_deliveries(
-        j.tenant_id, 'job.' || j.status, j.id, j.batch_id, j.callback_url, json_build_object(
-            'id', j.id, 'status', j.status, 'outcome', planq_outcome(j.status, j.error), 'stop_reason', j.stop_reason, 'error', planq_short(j.error),
-            'incomplete', CASE WHEN planq_outcome(j.status, j.error) = 'incomplete' THEN j.error->'details' END, 'metadata', planq_short(j.metadata), 'conversation_id', j.conversation_id,
-            'created_at', planq_shown_time(j.created_at), 'finished_at', planq_shown_time(j.finished_at)));
-    RETURN true;
-EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'nobody was told of the end of job %: %', j.id, SQLERRM;
-    RETURN false;
-END $$;
-
--- EndTold, of a job of whose end nobody could be told in its commit. Returns whether it is now, by this.
-CREATE FUNCTION planq_tell_again(p_job uuid) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    j jobs;
-BEGIN
-    SELECT * INTO j FROM jobs WHERE id = p_job AND is_untold AND planq_is_ended(status) FOR NO KEY UPDATE;
-    IF j.id IS NULL OR NOT planq_add_end(j) THEN
-        RETURN false;
-    END IF;
-    UPDATE jobs SET is_untold = false WHERE id = p_job AND is_untold;
-    RETURN true;
-END $$;
-
-CREATE TRIGGER planq_deliveries AFTER UPDATE OF status ON jobs FOR EACH ROW
-WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL AND NEW.parent_job_id IS NULL
-      AND (NEW.batch_id IS NULL OR NEW.callback_url IS NOT NULL))
+CREATE TRIGGER planq_deliveries AFTER UPDATE OF status, is_untold ON jobs FOR EACH ROW
+WHEN (NEW.finished_at IS NOT NULL AND (OLD.finished_at IS NULL OR OLD.is_untold AND NOT NEW.is_untold)
+      AND NEW.parent_job_id IS NULL AND (NEW.batch_id IS NULL OR NEW.callback_url IS NOT NULL))
 EXECUTE FUNCTION planq_tell_end();
 
--- A step has asked a person: whoever wants to know is told which question of which outermost job is open.
-CREATE FUNCTION planq_tell_question(p_tenant text, p_root uuid, p_job uuid, p_question uuid, p_kind text) RETURNS void
-LANGUAGE plpgsql AS $$
+-- A step has asked a person, or is asked about ahead: whoever wants to know is told which question of which outermost job is open.
+-- Where that job is a turn, over a channel that is sent to, the question is to be sent there.
+CREATE FUNCTION planq_tell_question() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     j record;
 BEGIN
-    SELECT callback_url, metadata, batch_id INTO j FROM jobs WHERE id = p_root AND tenant_id = p_tenant;
-    PERFORM planq_add_deliveries(p_tenant, 'job.input_required', p_root, j.batch_id, j.callback_url, json_build_object(
-        'id', p_root, 'status', 'input_required', 'elicitation_id', p_question, 'kind', p_kind, 'asking_job_id', p_job,
-        'metadata', planq_short(j.metadata)));
-    PERFORM planq_send_question(p_tenant, p_root, p_question);
+    SELECT callback_url, metadata, batch_id, conversation_id INTO j FROM jobs
+    WHERE id = NEW.root_job_id AND tenant_id = NEW.tenant_id;
+    PERFORM planq_add_deliveries(
+        NEW.tenant_id, 'job.input_required', NEW.root_job_id, j.batch_id, j.callback_url, json_build_object(
+            'id', NEW.root_job_id, 'status', 'input_required', 'elicitation_id', NEW.id, 'kind', NEW.kind,
+            'asking_job_id', NEW.job_id, 'metadata', planq_short(j.metadata)));
+    INSERT INTO deliveries (id, tenant_id, kind, channel, recipient, knows_repeats, conversation_id, question_id, job_id,
+                            event, body, run_at, created_at)
+    SELECT planq_new_id(), h.tenant_id, 'message', h.name, 'channel ' || h.tenant_id || ' ' || h.name, h.knows_repeats,
+           c.id, NEW.id, NEW.root_job_id, 'conversation.question', '', planq_clock(), planq_clock()
+    FROM conversations c JOIN channels h ON h.tenant_id = NEW.tenant_id AND h.name = c.channel
+    WHERE c.id = j.conversation_id AND c.tenant_id = NEW.tenant_id;
+    RETURN NULL;
 END $$;
+
+CREATE TRIGGER planq_deliveries AFTER INSERT ON questions FOR EACH ROW
+WHEN (NEW.status = 'open') EXECUTE FUNCTION planq_tell_question();
 
 -- A worker takes deliveries that are due, longest due first, none of the recipients `p_except`: of these it sends enough
 -- already. Due again is what a worker has sent for `p_hold` seconds, or whose worker has no lease any more; it may have
