@@ -97,7 +97,7 @@ BEGIN
     RETURN json_build_object('reply_tokens', CASE WHEN w.calls > 0 THEN w.reply::bigint END);
 END $$;
 
--- Locks a tree's row in `budgets`, by which all its reservations take turns, after the root's row as long as the tree may be paused.
+-- Locks a tree's row in `budgets`, by which its reservations take turns; first the root's row, as long as the tree may still be paused.
 CREATE FUNCTION planq_lock_budget(p_root uuid, p_tenant text) RETURNS budgets LANGUAGE plpgsql AS $$
 DECLARE
     b budgets;
@@ -192,9 +192,9 @@ LANGUAGE sql IMMUTABLE AS $$
     WHERE c.next > 0 AND c.used + c.next > c.most ORDER BY c.place LIMIT 1
 $$;
 
--- Returns what the jobs of a tree have used, and what its reservations hold besides that of the stage or step `p_index` of
--- `p_job`. `tool_cost` is the part of the cost that is of tools. One statement reads all of it: a call that is recorded
--- meanwhile is used or held, never both.
+-- Returns what the jobs of a tree have used, and what its reservations hold without that of the stage or step `p_index` of `p_job`.
+-- `tool_cost` is the tools' part of the cost. One statement reads all of it, so a call that is recorded meanwhile is used or held,
+-- never both.
 CREATE FUNCTION planq_tree_used(p_root uuid, p_job uuid DEFAULT NULL, p_index int DEFAULT NULL)
 RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8, tool_cost float8,
                held_tokens float8, held_cost float8, held_calls float8, held_steps float8)
@@ -221,6 +221,24 @@ BEGIN
            coalesce(u.steps, 0)::float8, coalesce(u.tool_cost, 0)::float8, coalesce(h.tokens, 0)::float8,
            coalesce(h.cost, 0)::float8, coalesce(h.calls, 0)::float8, coalesce(h.steps, 0)::float8
     FROM used u CROSS JOIN held h;
+END $$;
+
+-- Returns the sums of what the jobs below a job have used, with `p_is_whole` those of the job and all below it.
+CREATE FUNCTION planq_usage(p_job uuid, p_is_whole boolean)
+RETURNS TABLE (jobs bigint, model_calls bigint, input_tokens bigint, output_tokens bigint, cache_read_tokens bigint,
+               cache_write_tokens bigint, cost_usd numeric)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE tree (id) AS (
+        SELECT p_job
+        UNION
+        SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
+    )
+    SELECT count(*), coalesce(sum(j.model_calls), 0)::bigint, coalesce(sum(j.input_tokens), 0)::bigint,
+           coalesce(sum(j.output_tokens), 0)::bigint, coalesce(sum(j.cache_read_tokens), 0)::bigint,
+           coalesce(sum(j.cache_write_tokens), 0)::bigint, sum(j.cost_usd)
+    FROM jobs j WHERE j.id = ANY (ARRAY(SELECT t.id FROM tree t)) AND (p_is_whole OR j.id <> p_job);
 END $$;
 
 -- Whether a reservation counts: its call is not recorded, and its claim lives, or was cut off just now.

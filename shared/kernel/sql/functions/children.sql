@@ -47,10 +47,9 @@ BEGIN
         'stage_attempt', j.stage_attempt, 'ready', '[]'::json, 'children', v_begun);
 END $$;
 
--- Stores the child jobs of a step of the job `j`, which the caller holds. `p_children` lists {id,
--- position, agent, input, action, with_, timeout_seconds, key, plan, plan_source, model, history}, `with_` and `plan` as texts
--- that hold JSON.
--- At most `p_most` may be begun; one that cannot begin has failed at once. Returns how many have.
+-- Stores the child jobs of a step of the job `j`. `p_children` lists {id, position, agent, input, action, with_, timeout_seconds, key,
+-- plan, plan_source, model, history}, `with_` and `plan` as texts that hold JSON. At most `p_most` may begin; a child that cannot
+-- begin has failed at once. Returns how many have failed. The caller holds the job.
 CREATE FUNCTION planq_make_children(j jobs, p_index int, p_children json, p_most int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_left CONSTANT float8 := planq_time_left(j.deadline, j.expires_at, j.paused_at);
@@ -126,18 +125,18 @@ CREATE FUNCTION planq_child_limits(p_limits json, p_seconds float8) RETURNS json
         'plan_timeout_seconds', greatest(least(p_seconds, (p_limits->>'plan_timeout_seconds')::float8), 0.001)))::json
 $$;
 
--- What a child may take as a whole: at most 300 s, and what the job has left but a tenth of it, 5 s at most, in which it makes
--- something of what its children came to. While it is paused its time stands still.
+-- Returns how long a child may take as a whole: at most 300 s, and at most what the job has left minus a tenth of it (5 s at most), in
+-- which the job uses its children's results. While the job is paused its time stands still.
 CREATE FUNCTION planq_time_left(p_deadline timestamptz, p_expires timestamptz, p_paused timestamptz) RETURNS float8
 LANGUAGE sql STABLE AS $$
     SELECT least(300, l.seconds - least(5, greatest(l.seconds, 0) / 10))
     FROM (SELECT extract(epoch FROM least(p_deadline, p_expires) - coalesce(p_paused, planq_now()))::float8 AS seconds) l
 $$;
 
--- ChildEnded: notifies the parent of a child that has ended, once: its step becomes ready where it need not wait any more,
--- else the next child that is held back begins in its place. Returns {applied, job_id, round, index, priority, tenant, ...} with what
--- planq_finish_step returns of the parent, and `children` as planq_delegate_step does; not applied where there was nothing
--- to be notified, or nobody waits for it any more.
+-- ChildEnded: notifies the parent of a child that has ended, once. Its step becomes ready where it need not wait any more, otherwise
+-- the next child that is held back begins. Returns {applied, job_id, round, index, priority, tenant, ...} with what
+-- planq_finish_step returns of the parent, and `children` as planq_delegate_step does. Not applied where the parent was notified
+-- before, or waits no more.
 CREATE FUNCTION planq_child_ended(p_child uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     c record;
@@ -235,9 +234,8 @@ CREATE FUNCTION planq_finish_joined(p_item json, p_worker uuid, p_seconds float8
     FROM json_populate_record(NULL::planq_outcome, p_item) AS i
 $$;
 
--- A step with child jobs has ended: those of them that are unfinished end with it, in the same commit. What runs of them
--- somewhere is announced on the channel `planq_cancelled`, their end on `planq_ended`. The caller holds the
--- parent's row and those above it.
+-- Ends the unfinished child jobs of a step that has ended, in the same commit. Their running attempts are announced on the channel
+-- `planq_cancelled`, their ends on `planq_ended`. The caller holds the parent and all jobs above it.
 CREATE FUNCTION planq_drop_children(p_children uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_ended uuid[] := planq_end_tree(NULL, NULL, NULL, p_children);

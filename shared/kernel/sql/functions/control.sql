@@ -22,12 +22,10 @@ BEGIN
         'ended', to_json(planq_end_tree(p_job, 'cancelled', NULL, NULL)));
 END $$;
 
--- Ends the job `p_job` as `p_status`, cancels the unfinished ones of `p_jobs`, and cancels everything below all of these. Either
--- may be null. Parents do not wait for cancelled jobs. Unfinished steps are cancelled, which fences off what still runs of
--- them. Questions are closed, and what open calls may have cost stays held for a while. Without `p_error` the error of a job
--- is that of its first step that has failed. Jobs are locked in the order of their ids; one that was made meanwhile by one of
--- them is found in the next turn, and then nobody makes any more. The caller holds the row of `p_job`, and all rows above.
--- Returns the ids of the jobs that this ended.
+-- Ends the job `p_job` as `p_status`, and cancels the unfinished jobs of `p_jobs` and everything below all of these. Either may be
+-- null. Parents do not wait for cancelled jobs. Unfinished steps are cancelled, which fences off their attempts. The error
+-- is `p_error`, otherwise that of the first failed step. Jobs are locked in the order of their ids; each turn finds the jobs that
+-- were made meanwhile. The caller holds `p_job` and all jobs above. Returns the ids of the jobs that this ended.
 CREATE FUNCTION planq_end_tree(p_job uuid, p_status text, p_error json, p_jobs uuid[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
     v_unfinished CONSTANT text[] := planq_unfinished();
@@ -66,8 +64,8 @@ BEGIN
     RETURN v_ended;
 END $$;
 
--- PauseRequested: nothing of the job is begun from now on, nor of anything below it; a job that is made meanwhile by one
--- of these is found in the next turn. Returns {found, applied, status}.
+-- PauseRequested: nothing of the job begins from now on, nor of any job below it. Each turn finds the jobs that were made meanwhile.
+-- Returns {found, applied, status}.
 CREATE FUNCTION planq_pause_job(p_job uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
@@ -93,8 +91,8 @@ BEGIN
     RETURN json_build_object('found', true, 'applied', true, 'status', j.status);
 END $$;
 
--- The unfinished jobs below a job whose pause began at `p_paused` (null: those that are not paused), locked in the order
--- of their ids. The caller holds the job's row.
+-- Returns the unfinished jobs below a job whose pause began at `p_paused` (null: those that are not paused), locked in the order of
+-- their ids. The caller holds the job.
 CREATE FUNCTION planq_below(p_job uuid, p_paused timestamptz) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
     v_unfinished CONSTANT text[] := planq_unfinished();
@@ -115,18 +113,14 @@ BEGIN
     );
 END $$;
 
--- ResumeRequested: a paused job goes on, its times moved by the length of the pause, and so does what was paused with it;
--- one that failed, or completed with failed steps, tries again what has not succeeded, and delegates anew. The second only
--- if `p_after` is how often it has been resumed: else what is to be tried again has not been looked at; the first only if
--- `p_after` is NULL. A child job that has ended is not resumed: its parent has been notified of its end, and makes a new one
--- when it is resumed itself. What a job had come to before a chained tool is kept while that tool is tried again. Where
--- failures are recorded, none of them is the job's, and only what was cut off with it is tried again; where that was in no
--- round, its next round is planned. `p_seconds` is the time that the steps get, null for the limit on a plan. A turn that
--- has ended becomes its conversation's active one again; `is_busy` where another one is. One of a batch is
--- not resumed once its line has been retried (`is_replaced`).
--- Returns {found, applied, status, round, stage_attempt, ready: [{index, pool, tool_name}], priority, agent, root: the
--- outermost job}; the caller publishes `ready`, or
--- the stage that the status stands for.
+-- ResumeRequested. Without `p_after` a paused job goes on, and so does what was paused with it. With `p_after`, the number of earlier
+-- resumes that its caller has seen, a job that failed, or completed with failed steps, tries again what has not succeeded, and
+-- delegates again; the steps get `p_seconds` (null: the limit on a plan). What it had before a chained tool is kept. Where
+-- failures are recorded, only cancelled steps are tried again; without any, the next round is planned. An ended child job is not
+-- resumed: its parent knows its end, and makes another one when it is resumed itself. A turn becomes its conversation's active
+-- one again; `is_busy` where another one is active. `is_replaced` where the line of a batch was retried.
+-- Returns {found, applied, status, round, stage_attempt, ready: [{index, pool, tool_name}], priority, agent, root, tenant}; the caller
+-- publishes `ready`, or the stage of the status.
 CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_in_doubt int[], p_seconds float8) RETURNS json
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -186,8 +180,8 @@ BEGIN
         'root', coalesce(j.root_job_id, j.id), 'tenant', j.tenant_id);
 END $$;
 
--- Lets the paused job `j` go on, and what was paused with it: their times are moved by the length of the pause. What is due of the
--- jobs below is due at once, for the sweeper. The caller holds the job's row, and those above it.
+-- Lets the paused job `j` go on, and what was paused with it: their times move by the length of the pause. What is due below is due at
+-- once, for the sweeper. The caller holds the job and all jobs above.
 CREATE FUNCTION planq_end_pause(j jobs) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_pause CONSTANT interval := planq_now() - j.paused_at;
@@ -208,13 +202,11 @@ BEGIN
     SELECT tenant_id, id, 'job_resumed', json_build_object('from', status, 'again', 0) FROM jobs WHERE id = ANY (v_below);
 END $$;
 
--- Lets the job `j`, which has ended, run again where it stood. Every step of its round without success gets a fresh start,
--- without the child jobs that it had, but not one whose failure was known when its plan was accepted; where failures are
--- recorded, every step that was cancelled. `p_in_doubt` lists those whose tool has to find out first whether an earlier
--- attempt took effect. It does so once that attempt can act no more: its worker has been asked to stop and, where
--- nobody knows the worker to be gone, the time of the call is over. The steps get `p_seconds`. The time that this takes grows
--- with the number of the plan's dependencies, not with the square of its steps. Returns the status that the job has then, and how
--- many steps are open again. The caller holds the job's row.
+-- Lets the ended job `j` run again where it stood. Every step of its round without success starts afresh, without its child jobs,
+-- except a step whose failure was known when the plan was accepted; where failures are recorded, every cancelled step. The tools
+-- of the steps `p_in_doubt` first find out whether an earlier attempt took effect, once that attempt can act no more: its worker
+-- was asked to stop and, unless the worker is known to be gone, the time of the call is over. The cost grows with the number of
+-- the plan's dependencies. Returns the job's status and how many steps are open again. The caller holds the job.
 CREATE FUNCTION planq_reopen_job(j jobs, p_in_doubt int[], p_seconds float8) RETURNS TABLE (status text, again int)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column

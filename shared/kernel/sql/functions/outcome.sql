@@ -28,12 +28,11 @@ EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
     RETURN p_preview::text;
 END $$;
 
--- Keeps what hangs on a large or structured output beside its step: its artifacts, the reference to its payload, and its
--- `content`. `p_artifact` is {content, beside, ...} and has an `id` where the output itself is an artifact: {id, skill_id, type,
--- metadata, media_type}, `metadata` as JSON in a text, for reading JSON that holds the character NUL is an error. Each item of
--- the array `beside` is an artifact, too, with its own `body` (JSON in a text) or `hash` (hexadecimal). An artifact is the next
--- version of its id: a transaction that adds one of the same id at the same moment waits for the other, and gets the version
--- after it.
+-- Keeps what belongs to a large or structured output: its artifacts, the reference to its payload, and its `content`. `p_artifact` is
+-- {content, beside, id, skill_id, type, metadata, media_type}; without an `id` the output itself is no artifact. `metadata` is
+-- JSON in a text, because reading JSON that holds the character NUL is an error. Each item of the array `beside` is an artifact,
+-- too, with its own `body` (JSON in a text) or `hash` (hexadecimal). An artifact is the next version of its id: of two
+-- transactions that add one at the same time the second waits, and gets the version after it.
 CREATE FUNCTION planq_keep_outcome(
     p_tenant text, p_job uuid, p_index int, p_tool_name text, p_output json, p_hash bytea, p_artifact json
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -84,8 +83,8 @@ END $$;
 -- code that says to try again (the attempt then puts the payload anew). Null is no reference.
 CREATE FUNCTION planq_touch_payload(p_tenant text, p_hash bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    -- One that was touched a moment ago is not locked, for the collector takes none that is younger than an hour. Several are touched in the order of their jobs, and of two such
-    -- transactions each would wait for the other.
+    -- A payload that was touched a moment ago is not locked, because two transactions that touch several in different orders would
+    -- deadlock. The collector takes none that is younger than an hour.
     PERFORM FROM payloads WHERE tenant_id = p_tenant AND hash = p_hash AND created_at > planq_now() - interval '10 minutes';
     IF FOUND THEN
         RETURN;

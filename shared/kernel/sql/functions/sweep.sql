@@ -4,15 +4,13 @@
 -- planq_expire_job, planq_expire_plan   a time has run out
 -- planq_hand_back_step        a worker that stops gives a step back
 
--- Takes up to `p_limit` wake-ups of each kind that are due. One sweeper acts at a time; the others get nothing. In the queues
--- `p_empty`, which hold nothing, whatever is planq_is_unclaimed has got lost (with a worker that died or froze, or with the
--- broker's memory), and is due at once. Those of paused jobs are moved and not returned. Steps whose tool no live worker has are
--- put aside (offers.sql). Returns rows (kind: plan | respond | step, job_id, round, index, pool, tool_name, attempt, priority,
--- agent_name, root_job_id, tenant_id): stages, then steps, of older jobs first, of a job those first that have the longest way
--- behind them.
+-- Takes up to `p_limit` due wake-ups of stages, and as many of steps. One sweeper acts at a time; the others get nothing. The queues
+-- `p_empty` hold nothing, so what is planq_is_unclaimed there was lost (with a worker, or with the broker's memory), and is due at
+-- once. Wake-ups of paused jobs are moved and not returned. Steps whose tool no live worker has are put aside (offers.sql).
+-- Returns stages (`plan`, `respond`), then steps, of older jobs first, within a job those with the longest path behind them first.
 CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[]) RETURNS SETOF planq_due_wake LANGUAGE plpgsql AS $$
 DECLARE
-    -- A lost wake-up counts as published twice from then on, so it is looked for again after another claim's grace.
+    -- A lost wake-up counts as published twice, so it is looked for again after another claim's grace.
     v_horizon CONSTANT timestamptz := planq_now() + CASE WHEN cardinality(p_empty) > 0
         THEN planq_wake_pause(2) - planq_claim_grace() ELSE interval '0' END;
 BEGIN

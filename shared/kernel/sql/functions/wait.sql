@@ -138,8 +138,7 @@ END $$;
 -- The name under which the secret fields of an answer are stored among the secrets of its tenant.
 CREATE FUNCTION planq_sealed_as(p_id uuid) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'answer/' || p_id $$;
 
--- Closes what a step that ends leaves: a question that was asked ahead of it is withdrawn, for nobody will look at the answer, and
--- what people gave it as secrets is erased.
+-- Withdraws a question that was asked ahead of a step that has ended, and erases the secrets of answers to it.
 CREATE FUNCTION planq_tidy_step() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE questions SET status = 'cancelled', answered_at = planq_clock()
@@ -150,8 +149,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- A step ends in many ways, and all of them set when. Only steps that were asked ahead, or handed back by an answer, leave
--- anything.
+-- Every end of a step sets its time. Only steps that were asked about ahead, or handed back by an answer, have anything to tidy.
 CREATE TRIGGER planq_tidy_step AFTER UPDATE OF finished_at ON steps FOR EACH ROW
     WHEN ((NEW.is_asked_ahead OR NEW.releases > 0) AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION planq_tidy_step();
 
@@ -246,10 +244,9 @@ CREATE FUNCTION planq_may_answer(q questions, p_person text) RETURNS boolean LAN
         ELSE false END
 $$;
 
--- Ends what jobs wait for whose steps are about to end otherwise. Open questions are closed, and what is left of their waits is
--- taken back from the jobs above. Where a job was paused without the job above it, its pause is taken off no deadline above.
--- What open calls may have cost stays held for as long as a worker may take to record it. The caller holds the rows of the
--- jobs, and of all above them.
+-- Ends what jobs wait for whose steps are about to be cut off. Open questions are closed, and the rest of their waits is taken back from
+-- the jobs above. Jobs above that were not paused with one of these get the time of its pause. What open calls may have cost stays
+-- held until a worker must have recorded it. The caller holds the jobs and all jobs above.
 CREATE FUNCTION planq_end_waits(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     w record;

@@ -42,8 +42,8 @@ BEGIN
     RETURN v_did || jsonb_build_object('is_held', true);
 END $$;
 
--- JobsPassed: the action has looked at all jobs up to `p_to`. With `p_problem` the last of them has refused it; of those the first
--- twenty are kept. With `p_is_over` there are no others. Returns whether it was held, and where its caller has seen it.
+-- JobsPassed: the action has looked at all jobs up to `p_to`. With `p_problem` the last of them could not be changed; the first twenty
+-- problems are kept. With `p_is_over` no job is left. Returns whether `p_holder` held the action behind `p_after`.
 CREATE FUNCTION planq_pass_jobs(p_action uuid, p_holder uuid, p_after uuid, p_to uuid, p_problem json, p_is_over bool, p_hold float8)
 RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN

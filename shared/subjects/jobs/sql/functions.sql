@@ -1,11 +1,11 @@
 -- View: what callers see of jobs. It is a function so that a connection plans it once: as a statement of its own it was
 -- planned each time, which took longer than the look itself (0.18 of 0.21 ms; 11/2026).
 
--- What callers see of jobs, `input_required` while one, or one below it, asks a person: stored is `executing`. There is a row for each of those that there are: the job, the plan of its first round, the plans of
--- the further ones as `later_plans` [{round, source, body, errors}], and the first `p_steps` steps of all rounds as one
--- JSON array; plans and steps only where they are wanted, or the job has ended. A budget comes with what its tree has used of it. `stage_retry` is there where the stage at which the job stands
--- has failed for its model and is tried again: as it is kept; `next_attempt_at` is there while it waits. OFFSET keeps the
--- planner from joining whole tables.
+-- Returns what callers see of jobs, a row for each that exists. The status is `input_required` while the job, or one below it, asks a
+-- person. There is the plan of the first round, the plans of further rounds as `later_plans` [{round, source, body, errors}], and
+-- the first `p_steps` steps of all rounds as one JSON array; plans and steps only where they are wanted, or the job has ended. A
+-- budget comes with what its tree has used. `stage_retry` is there while the stage of the job is tried again after a failure of
+-- its model, `next_attempt_at` while it waits for that. OFFSET keeps the planner from joining whole tables.
 CREATE FUNCTION planq_view_jobs(p_ids uuid[], p_tenants text[], p_wanted boolean[], p_ended text[], p_steps int)
 RETURNS TABLE (
     :shown_types, status text, outcome text, answer text, preview text, output text, chained text, error text, model_calls int,
@@ -71,24 +71,6 @@ BEGIN
             FROM steps WHERE j.is_whole AND job_id = j.id ORDER BY index LIMIT p_steps
         ) s
     ) s;
-END $$;
-
--- The sums of what all jobs below a job have used. They are not in the job's own columns.
-CREATE FUNCTION planq_used_below(p_tenant text, p_job uuid)
-RETURNS TABLE (jobs bigint, model_calls bigint, input_tokens bigint, output_tokens bigint, cache_read_tokens bigint,
-               cache_write_tokens bigint, cost_usd numeric)
-LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    RETURN QUERY
-    WITH RECURSIVE tree (id) AS (
-        SELECT j.id FROM jobs j WHERE j.parent_job_id = p_job AND j.tenant_id = p_tenant
-        UNION
-        SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT j.id FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
-    )
-    SELECT count(*), coalesce(sum(j.model_calls), 0)::bigint, coalesce(sum(j.input_tokens), 0)::bigint,
-           coalesce(sum(j.output_tokens), 0)::bigint, coalesce(sum(j.cache_read_tokens), 0)::bigint,
-           coalesce(sum(j.cache_write_tokens), 0)::bigint, sum(j.cost_usd)
-    FROM jobs j WHERE j.id = ANY (ARRAY(SELECT t.id FROM tree t)) AND j.tenant_id = p_tenant;
 END $$;
 
 -- What a job and the jobs below it ask and nobody has answered, the oldest 100; null where there is nothing.

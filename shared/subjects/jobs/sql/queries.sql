@@ -211,7 +211,7 @@ SELECT k.parent_job_id, k.children, u.* FROM (
         FROM jobs WHERE parent_job_id = w.id AND tenant_id = w.tenant_id OFFSET 0
     ) c
     GROUP BY c.parent_job_id, c.tenant_id
-) k CROSS JOIN LATERAL planq_used_below(k.tenant_id, k.parent_job_id) u
+) k CROSS JOIN LATERAL planq_usage(k.parent_job_id, false) u
 
 -- name: job_waits
 -- One reading of all that says why jobs wait (shared/subjects/jobs/waiting.py): where each stands, the oldest question of it or of

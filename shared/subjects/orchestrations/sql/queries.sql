@@ -48,7 +48,7 @@ RETURNING 1 AS told
 -- name: tree_usage
 -- What all jobs below a job have used.
 SELECT u.jobs, u.model_calls, u.input_tokens, u.output_tokens, u.cost_usd
-FROM jobs j CROSS JOIN LATERAL planq_used_below(j.tenant_id, j.id) u WHERE j.id = %(job_id)s
+FROM jobs j CROSS JOIN LATERAL planq_usage(j.id, false) u WHERE j.id = %(job_id)s
 
 -- name: model_of_job
 -- The model that a job uses.

@@ -6,12 +6,12 @@
 --
 -- Lock order: the row of the conversation, then jobs as everywhere, then the schedule. No transition of a job asks for a schedule.
 
--- ScheduleFired: makes the job of a schedule that is due, and moves the schedule on, in one commit. `p_given` is a `planq_firing`, and
--- `p_next_at` null where the schedule is over. An agent has a strategy and a loop block of its own, within the policy of the job
--- that asked. The job of a reminder, which was asked for in a conversation, is a turn there: it waits for those before it, whatever
--- the policy, and belongs to whom the reminder is for. Returns {outcome, begun: [{id, agent, tenant}, … of jobs to be woken]}; null
--- where somebody else has fired it, or its agent has just got another version. The outcome is `closed` or `gone`, and nothing is
--- stored, where the conversation takes nothing any more.
+-- ScheduleFired: makes the job of a due schedule, and moves the schedule on, in one commit. `p_given` is a `planq_firing`; `p_next_at` is
+-- null where the schedule is over. An agent has its own strategy, and its own loop block within the policy of the job that asked.
+-- The job of a reminder, which was asked for in a conversation, is a turn there, for the person of the reminder: it waits for the
+-- turns before it, whatever the policy. Returns {outcome, begun: [{id, agent, tenant}, … of jobs to be woken]}; null where it was
+-- fired already, or its agent has just got another version. With the outcome `closed` or `gone` nothing is stored, because the
+-- conversation takes no messages.
 CREATE FUNCTION planq_fire_schedule(
     p_tenant text, p_schedule uuid, p_due_at timestamptz, p_next_at timestamptz, p_given json
 ) RETURNS json LANGUAGE plpgsql AS $$

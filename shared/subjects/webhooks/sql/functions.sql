@@ -7,9 +7,9 @@
 --   planq_end_delivery      an attempt has ended, fenced by its number
 --   planq_redeliver         a delivery that waits, or has ended, is sent at once
 
--- Stores what is to be delivered of an event: to each endpoint of the tenant that wants it, and to `p_callback` unless that
--- is null: all callbacks of a tenant at one host are one recipient. Endpoints hear of a batch, not of its jobs. `p_data` is what the receiver gets beside the type and the time, in all
--- less than 20 kB. Returns how many there are.
+-- Stores the deliveries of an event: one for each endpoint of the tenant that wants it, and one for `p_callback` unless that is null. A
+-- tenant's callbacks at one host are one recipient. Endpoints get events of batches, not of their jobs. `p_data`, at most 20 kB, is
+-- sent with the type and the time. Returns the number of deliveries.
 CREATE FUNCTION planq_add_deliveries(
     p_tenant text, p_event text, p_job uuid, p_batch uuid, p_callback text, p_data json
 ) RETURNS int LANGUAGE plpgsql AS $$
@@ -48,8 +48,8 @@ CREATE FUNCTION planq_short(p_json json) RETURNS json LANGUAGE sql IMMUTABLE AS 
     SELECT CASE WHEN octet_length(p_json::text) <= 8000 THEN p_json END
 $$;
 
--- A job that nobody has delegated has ended: whoever wants to know is told, in the commit of the end. A fault in this undoes no end,
--- nor makes a model be asked again: the job is marked with `is_untold`, and who takes the mark away (planq_serve_ends) tries again.
+-- Stores the deliveries of a job's end, in its commit. A fault undoes no end, so that no model is called again: it marks the job with
+-- `is_untold`, and removing the mark (planq_serve_ends) tries again.
 CREATE FUNCTION planq_tell_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     -- Looked at without a call: every job passes here, and most tenants have no endpoint.
@@ -75,8 +75,7 @@ WHEN (NEW.finished_at IS NOT NULL AND (OLD.finished_at IS NULL OR OLD.is_untold 
       AND NEW.parent_job_id IS NULL AND (NEW.batch_id IS NULL OR NEW.callback_url IS NOT NULL))
 EXECUTE FUNCTION planq_tell_end();
 
--- A step has asked a person, or is asked about ahead: whoever wants to know is told which question of which outermost job is open.
--- Where that job is a turn, over a channel that is sent to, the question is to be sent there.
+-- Stores the deliveries of a question, and sends it over the channel of the conversation whose turn the outermost job is.
 CREATE FUNCTION planq_tell_question() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     j record;

@@ -188,9 +188,8 @@ BEGIN
     RETURN v_lines;
 END $$;
 
--- Ends the lines of jobs that have ended, each with what its job and all below it have used, and the batches of which these were
--- the last ones. A line whose job answers `success: false` as its last step did, a plan of agents, has an error; not where
--- another tool says so. The caller holds the batches.
+-- Ends the lines of ended jobs, each with what its job and all below it have used, and the batches whose last lines these were. The line
+-- of a plan of agents that answers `success: false` has an error. The caller holds the batches.
 CREATE FUNCTION planq_end_lines(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_batches uuid[];
@@ -201,18 +200,10 @@ BEGIN
             (SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL)
                 + row_number() OVER (PARTITION BY l.batch_id ORDER BY j.finished_at, j.id) AS settled,
             l.reserved_usd, l.reserved_tokens, coalesce(l.cost_usd, 0) AS earlier_usd,
-            l.input_tokens + l.output_tokens AS earlier_tokens, u.usd, u.input_tokens, u.output_tokens
+            l.input_tokens + l.output_tokens AS earlier_tokens, u.cost_usd AS usd, u.input_tokens, u.output_tokens
         FROM unnest(p_jobs) AS g (id) JOIN jobs j ON j.id = g.id
         JOIN batch_lines l ON l.batch_id = j.batch_id AND l.line = j.batch_line AND l.job_id = j.id
-        CROSS JOIN LATERAL (
-            WITH RECURSIVE tree (id) AS (
-                SELECT j.id
-                UNION ALL
-                SELECT c.id FROM tree t CROSS JOIN LATERAL (SELECT b.id FROM jobs b WHERE b.parent_job_id = t.id OFFSET 0) c
-            )
-            SELECT sum(b.cost_usd) AS usd, sum(b.input_tokens)::bigint AS input_tokens, sum(b.output_tokens)::bigint AS output_tokens
-            FROM jobs b WHERE b.id = ANY (ARRAY(SELECT t.id FROM tree t))
-        ) u
+        CROSS JOIN LATERAL planq_usage(j.id, true) u
         CROSS JOIN LATERAL (
             SELECT coalesce(j.error, CASE WHEN j.status = 'completed' AND j.respond = 'output'
                     AND coalesce(j.answer, j.preview) ~ '^\{\s*"success"\s*:\s*false' THEN (
@@ -247,10 +238,10 @@ BEGIN
     PERFORM planq_close_batches(v_batches);
 END $$;
 
--- CancelRequested, PauseRequested, ResumeRequested: `p_act` is `cancel`, `pause` or `resume`. Of a batch that is cancelled nothing is
--- admitted any more, and planq_cancel_lines ends what there is of it. Of one that is paused no further line is admitted, and
--- its jobs go on to their ends. Of one that is resumed lines are admitted again, after a canary all that are left. The limits
--- `p_usd` and `p_tokens` replace those of its budget, null keeps one. Returns {found, applied, status}.
+-- CancelRequested, PauseRequested, ResumeRequested: `p_act` is `cancel`, `pause` or `resume`. A cancelled batch admits no line, and
+-- planq_cancel_lines ends the rest. A paused batch admits no line, and its jobs go on. A resumed batch admits lines again, all of
+-- them after a canary; `p_usd` and `p_tokens` replace the limits of its budget unless they are null. Returns {found, applied,
+-- status}.
 CREATE FUNCTION planq_change_batch(
     p_batch uuid, p_tenant text, p_act text, p_usd float8 DEFAULT NULL, p_tokens bigint DEFAULT NULL
 ) RETURNS json LANGUAGE plpgsql AS $$

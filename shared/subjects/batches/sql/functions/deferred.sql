@@ -60,8 +60,9 @@ BEGIN
       AND j.status IN ('planning', 'responding') AND j.stage_worker IS NULL AND j.run_at = planq_never();
 END $$;
 
--- ProviderBatchTaken: `p_worker` looks after a provider's batch for up to `p_hold_seconds`: one that is due, else a new one
--- with the id `p_id`, whose calls have waited for others for `p_collect_seconds`. `has_jobs` says whether anybody still waits for it. No row where nothing is to be done.
+-- ProviderBatchTaken: `p_worker` holds a provider's batch for `p_hold_seconds`: one that is due, otherwise a new one with the id `p_id`,
+-- whose calls have waited for others for `p_collect_seconds`. `has_jobs` says whether a job still waits for it. No row where
+-- nothing is to be done.
 CREATE FUNCTION planq_take_provider_batch(
     p_id uuid, p_worker uuid, p_hold_seconds float8, p_collect_seconds float8, p_most int, p_most_bytes bigint
 ) RETURNS TABLE (

@@ -53,19 +53,13 @@ BEGIN
     END LOOP;
     v_sequence := c.last_sequence + planq_write_calls(c, j, v_turn) + 1;
     -- What the turn has used with all jobs below it, minus what earlier replies report: a turn can be resumed.
-    WITH RECURSIVE tree (id) AS (
-        SELECT p_job
-        UNION
-        SELECT b.id FROM tree t CROSS JOIN LATERAL (SELECT o.id FROM jobs o WHERE o.parent_job_id = t.id OFFSET 0) b
-    ), used AS (
-        SELECT o.input_tokens AS input, o.output_tokens AS output, o.cost_usd AS cost
-        FROM jobs o WHERE o.id = ANY (ARRAY(SELECT t.id FROM tree t))
+    SELECT sum(s.input)::bigint AS input, sum(s.output)::bigint AS output, sum(s.cost) AS cost INTO u FROM (
+        SELECT o.input_tokens AS input, o.output_tokens AS output, o.cost_usd AS cost FROM planq_usage(p_job, true) o
         UNION ALL
         SELECT -(r.metadata->>'input_tokens')::bigint, -(r.metadata->>'output_tokens')::bigint, -(r.metadata->>'cost_usd')::numeric
         FROM conversation_messages r
         WHERE r.conversation_id = c.id AND r.job_id = p_job AND r.direction = 'outbound'
-    )
-    SELECT coalesce(sum(input), 0)::bigint AS input, coalesce(sum(output), 0)::bigint AS output, sum(cost) AS cost INTO u FROM used;
+    ) s;
     PERFORM planq_write_outbound(c, j, v_sequence, v_turn, coalesce(CASE j.status WHEN 'completed' THEN coalesce(j.answer, j.preview) END, ''),
         json_build_object('job_status', j.status, 'is_preview', j.answer IS NULL AND j.preview IS NOT NULL, 'outcome', planq_outcome(j.status, j.error), 'error_code', CASE j.status
             WHEN 'cancelled' THEN 'cancelled' WHEN 'failed' THEN planq_error_code(j.error) END, 'stop_reason', j.stop_reason,

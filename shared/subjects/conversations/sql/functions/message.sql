@@ -145,8 +145,8 @@ BEGIN
     RETURN planq_received(c, m, a, v_job, v_ended, v_missed, v_begun, NULL);
 END $$;
 
--- What became of a message of the conversation `c`, as it was before: see planq_receive_message. `p_begun` are the turns that have
--- begun, `p_woken` what their wake-ups say of them where that is known.
+-- Returns what planq_receive_message does. `c` is the conversation before the message, `p_begun` the turns that have begun, `p_woken`
+-- what their wake-ups say where that is known.
 CREATE FUNCTION planq_received(
     c conversations, m planq_message, a planq_arrival, p_job uuid, p_ended uuid[], p_missed uuid, p_begun uuid[],
     p_woken json
@@ -276,10 +276,10 @@ BEGIN
         'ended', '[]'::json, 'begun', '[]'::json);
 END $$;
 
--- Tells which agent a message of the conversation `c` is for, where its job was made for another one or another version:
--- {outcome: 'agent', agent, version}, the version null for the newest in use. The nearest names it: the message, the
--- conversation, its channel or tenant. The conversation keeps the version with which an agent has begun in it. Refuses a message
--- with parts whose job planq's own rules would work on, which read text only: {outcome: 'unread'}. Null for all others.
+-- Returns {outcome: 'agent', agent, version} where the job of a message was made for another agent, or another version, than the message
+-- is for; the version is null for the newest in use. The agent is named by the message, otherwise by the conversation, otherwise
+-- by its channel or tenant. The conversation keeps the version with which an agent has begun in it. Returns {outcome: 'unread'}
+-- for a message with parts whose job uses planq's own rules, which read text only. Null for all others.
 CREATE FUNCTION planq_other_agent(c conversations, m planq_message, p_job json) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_agent CONSTANT text := coalesce(m.named_agent, CASE WHEN NOT m.is_job THEN coalesce(c.agent, m.default_agent) END);
@@ -297,11 +297,10 @@ BEGIN
     RETURN CASE WHEN p_job->>'parts' IS NOT NULL AND p_job->>'model' = 'offline' THEN json_build_object('outcome', 'unread') END;
 END $$;
 
--- Decides what becomes of a message in a conversation whose row the caller holds. A message that comes while others are
--- gathered, or while it would merge with a job that has not begun, is added to that job's input here. No turn of one agent
--- takes in a message for another one, nor that of one person what another one says, for its tools act for the one. A message that
--- names another agent than the one that asks is no answer. One with parts (images, files, audio) has a turn of its own, for only a
--- text can be added to the input of another job.
+-- Decides what becomes of a message in a conversation, which the caller holds. A message that is gathered, or merges with a job that
+-- has not begun, is added to that job's input here. A turn takes in only messages of its own person and agent, because its tools
+-- act for that person. A message that names another agent than the one that asks is no answer. A message with parts (images,
+-- files, audio) has its own turn, because only text can be added to another job's input.
 CREATE FUNCTION planq_place_message(c conversations, m planq_message, p_job json) RETURNS planq_arrival LANGUAGE plpgsql AS $$
 DECLARE
     v_policy CONSTANT text := CASE WHEN m.patient THEN 'queue' ELSE coalesce(c.policy, m.policy) END;

@@ -6,9 +6,9 @@
 -- planq_history_until_now, planq_history_of_child   which turns a job is shown
 -- planq_merged            what a further round of a turn is shown of messages that came meanwhile
 
--- Writes down the calls of tools that a turn has begun, each with its response; what is too long is cut, under `preview`. A call that was cut off has none: whether it took effect stays unknown, until somebody tells
--- (planq_note_outcome). A chained tool's call is written as its job keeps it. The caller holds the conversation, and has marked the
--- job as settled. Returns how many rows these are.
+-- Writes down the tool calls of a turn, each with its response; what is too long is cut, under `preview`. The response to a call that was
+-- cut off stays unknown until planq_note_outcome. A chained tool's call is written as its job keeps it. The caller holds the
+-- conversation, and has marked the job as settled. Returns the number of rows.
 CREATE FUNCTION planq_write_calls(c conversations, j jobs, p_turn int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_rows int;
