@@ -227,8 +227,8 @@ class WorkerRegistry:
             for attempt, age in ages.items()
             if not attempt.ref.is_stage
         ]
-        count: int = await self._database.call("planq_watch_steps", worker_id, as_json(items)) if items else 0
-        return count
+        row = await self._database.fetch_one("watch_steps", id=worker_id, items=as_json(items)) if items else None
+        return 0 if row is None else int(row["watched"])
 
     async def enter_quarantine(self, worker_id: UUID, pool: Pool) -> bool:
         """Return whether suspects wait that this worker is to carry out, and nothing else, until it leaves.
@@ -345,7 +345,7 @@ class WorkerRegistry:
         self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, in_doubt: bool = False
     ) -> TransitionResult:
         value = await self._database.call(
-            "planq_take_back_step",
+            "planq_take_back",
             json_text(
                 {
                     "job": str(step.ref.job_id),
@@ -389,10 +389,8 @@ class WorkerRegistry:
             await self._database.execute("note_suspects", suspects=as_json(suspects_of(lost)))
 
     async def take_back_stage(self, stage: LostStage) -> bool:
-        applied: bool = await self._database.call(
-            "planq_take_back_stage", stage.job_id, stage.attempt, stage.company == 1
-        )
-        return applied
+        item = {"job": str(stage.job_id), "index": -1, "attempt": stage.attempt, "lost": stage.company == 1}
+        return bool((await self._database.call("planq_take_back", json_text(item)))["applied"])
 
     async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
         failure = json_text(error.to_json())

@@ -93,6 +93,7 @@ ENGINE = {
     "delete_purgeable_jobs": "of jobs that retention holds",
     "lock_purgeable_jobs": "steps of jobs of a tenant that retention has found",
     "tenants_of_versions": "the tenants for which retention looks, one by one",
+    "watch_steps": "attempts that this worker carries out",
     "write_texts": "of claims' jobs; a piece brings the tenant of its claim",
 }
 """What only workers ask for, by keys of what they hold."""

@@ -46,13 +46,15 @@ BEGIN
         RETURN json_build_object('reply_tokens', CASE WHEN w.calls > 0 THEN w.reply::bigint END);
     END IF;
     b := planq_lock_budget(coalesce(j.root_job_id, j.id), j.tenant_id);
+    -- Looked at after the lock: another attempt may have reserved while this one waited for its turn.
     IF h.index < 0 THEN
-        PERFORM FROM jobs WHERE id = h.job FOR SHARE;
+        PERFORM FROM jobs WHERE id = h.job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
+          AND stage_attempt = h.attempt FOR SHARE;
     ELSE
-        PERFORM FROM steps WHERE job_id = h.job AND round = h.round AND index = h.index FOR SHARE;
+        PERFORM FROM steps WHERE job_id = h.job AND round = h.round AND index = h.index AND status = ANY (planq_step_running())
+          AND attempt = h.attempt FOR SHARE;
     END IF;
-    -- By its own: another attempt may have reserved while this one waited for its turn.
-    IF h.attempt >= 0 AND NOT planq_has_claim(h.job, h.round, h.index, h.attempt) THEN
+    IF h.attempt >= 0 AND NOT FOUND THEN
         RETURN '{"late": true}';
     END IF;
     SELECT t.tokens + m.input + m.output AS tokens, t.cost + m.cost AS cost, t.calls + m.calls AS calls, t.steps, t.tool_cost,
@@ -241,22 +243,16 @@ BEGIN
     FROM jobs j WHERE j.id = ANY (ARRAY(SELECT t.id FROM tree t)) AND (p_is_whole OR j.id <> p_job);
 END $$;
 
--- Whether a reservation counts: its call is not recorded, and its claim lives, or was cut off just now.
+-- Whether a reservation counts: its call is not recorded, and its attempt still has the stage or step, or was cut off just now.
 CREATE FUNCTION planq_is_held(q budget_holds) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT (coalesce(q.owed_until > planq_now(), false) OR planq_has_claim(q.job_id, q.round, q.index, q.attempt))
-        AND NOT EXISTS (SELECT FROM model_calls m WHERE m.job_id = q.job_id AND m.call_id = q.call_id)
-$$;
-
--- Whether an attempt has its stage (index -1) or step still.
-CREATE FUNCTION planq_has_claim(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT CASE
-        WHEN p_index < 0 THEN EXISTS (
-            SELECT FROM jobs o WHERE o.id = p_job AND o.status IN ('planning', 'responding')
-              AND o.stage_worker IS NOT NULL AND o.stage_attempt = p_attempt)
+    SELECT NOT EXISTS (SELECT FROM model_calls m WHERE m.job_id = q.job_id AND m.call_id = q.call_id) AND CASE
+        WHEN q.owed_until > planq_now() THEN true
+        WHEN q.index < 0 THEN EXISTS (
+            SELECT FROM jobs o WHERE o.id = q.job_id AND o.status IN ('planning', 'responding')
+              AND o.stage_worker IS NOT NULL AND o.stage_attempt = q.attempt)
         ELSE EXISTS (
-            SELECT FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.index = p_index
-              AND s.status = ANY (planq_step_running()) AND s.attempt = p_attempt) END
+            SELECT FROM steps s WHERE s.job_id = q.job_id AND s.round = q.round AND s.index = q.index
+              AND s.status = ANY (planq_step_running()) AND s.attempt = q.attempt) END
 $$;
 
 -- A budget less what the tree below `p_root` has used or holds; what is over is 0 or less. Null for none.

@@ -1,7 +1,6 @@
 -- Progress: what a running step says of itself, and how much longer it may run by that.
 --
--- planq_report_progress   a call has reported
--- planq_watch_steps       a worker sees that the processes of long calls live
+-- planq_report_progress   a call has reported, or its worker, which sees that the call's process lives (watch_steps)
 --
 -- The deadline of a step bounds the time between two reports; `longest_seconds` bounds all of a call, which its worker enforces.
 -- While a step is given more time, its plan is, too, and the plans of all jobs above: each has its whole time from then on.
@@ -38,26 +37,4 @@ BEGIN
           AND deadline < planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8);
     END IF;
     RETURN true;
-END $$;
-
--- StepReported, by the worker whose processes carry out the attempts `p_items`, a JSON array of {job, round, index, attempt, age}, the
--- last in seconds: lets those run on that may take longer than the time between two reports. Returns how many.
-CREATE FUNCTION planq_watch_steps(p_worker uuid, p_items json) RETURNS int LANGUAGE plpgsql AS $$
-DECLARE
-    i record;
-    v_count int := 0;
-BEGIN
-    FOR i IN
-        SELECT r.*, least(s.timeout_seconds, s.longest_seconds - r.age) AS seconds
-        FROM json_to_recordset(p_items) AS r (job uuid, round int, index int, attempt int, age float8)
-        JOIN steps s ON s.job_id = r.job AND s.round = r.round AND s.index = r.index AND s.attempt = r.attempt
-        WHERE s.longest_seconds IS NOT NULL AND s.status = ANY (planq_step_running())
-        ORDER BY r.job, r.index
-    LOOP
-        IF i.seconds > 0 THEN
-            v_count := v_count + planq_report_progress(
-                i.job, i.round, i.index, i.attempt, p_worker, NULL, NULL, i.seconds)::int;
-        END IF;
-    END LOOP;
-    RETURN v_count;
 END $$;

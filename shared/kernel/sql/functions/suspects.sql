@@ -1,60 +1,46 @@
 -- Suspects: what was in flight in a lost worker. What may have killed it runs again in quarantine: in a worker that has
 -- nothing else in flight, in groups that each loss makes smaller.
 --
--- planq_take_back_step, planq_take_back_stage   take an attempt from a lost worker
+-- planq_take_back          takes an attempt from a lost worker
 -- planq_enter_quarantine   a worker begins to take nothing else, because suspects wait
 -- planq_claim_suspects     that worker claims a group of them, once nothing else is in flight in it
 --
 -- A row of `suspects` counts only while its attempt is the newest one of its step or stage (`index` -1). It waits for its
 -- quarantine from `due_at` on. Lock order: the job, its steps, then suspects.
 
--- Notes that a lost attempt is tried again, and returns its suspect, nulls where its worker lives. A first loss is mostly a
--- deployment, or a memory that was full: after that any worker claims it. Quarantine begins with the second one in a row.
-CREATE FUNCTION planq_suspect(p_job uuid, p_round int, p_index int, p_attempt int, p_seconds float8) RETURNS suspects
-LANGUAGE sql AS $$
-    UPDATE suspects SET due_at = CASE WHEN group_id IS NOT NULL AND losses > 1
-        THEN planq_now() + make_interval(secs => p_seconds) END
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND attempt = p_attempt
-    RETURNING *
-$$;
-
--- StepFailed, of a lost attempt: as planq_finish_step of the `planq_outcome`. Where it is `lost` the loss counts against the
--- step, else against nothing.
-CREATE FUNCTION planq_take_back_step(p_item json) RETURNS json LANGUAGE plpgsql AS $$
+-- StepFailed, StageReleased: takes a lost attempt at a step, or at a stage (`index` -1), back from its worker; `p_item` is a
+-- `planq_outcome`. Where it is `lost` the loss counts against the step or stage, otherwise against nothing. What is tried again is
+-- a suspect. A first loss is mostly a deployment, or a memory that was full, so any worker claims it; from the second loss in a
+-- row on it waits for its quarantine. Returns as planq_finish_step does, of a stage {applied}.
+CREATE FUNCTION planq_take_back(p_item json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
-    i CONSTANT planq_outcome := json_populate_record(NULL::planq_outcome, p_item);
-    v_result CONSTANT json := planq_finish_step(i);
+    i planq_outcome := json_populate_record(NULL::planq_outcome, p_item);
     n suspects;
+    v_result json;
 BEGIN
-    IF v_result->>'status' = 'ready' THEN
-        n := planq_suspect(i.job, i.round, i.index, i.attempt, i.retry_in);
-        IF n.job_id IS NOT NULL THEN
-            UPDATE steps SET releases = releases + (NOT i.lost)::int,
-                run_at = run_at + CASE WHEN n.due_at IS NULL THEN '0' ELSE planq_quarantine() END,
-                wake_at = wake_at + CASE WHEN n.due_at IS NULL THEN '0' ELSE planq_quarantine() END
-            WHERE job_id = i.job AND round = i.round AND index = i.index;
-        END IF;
+    IF i.index < 0 THEN
+        v_result := json_build_object('applied', planq_release_stage(i.job, i.attempt, i.lost, NULL), 'status', 'ready');
+        SELECT round INTO i.round FROM jobs WHERE id = i.job;
+    ELSE
+        v_result := planq_finish_step(i);
+    END IF;
+    IF NOT (v_result->>'applied')::boolean OR v_result->>'status' <> 'ready' THEN
+        RETURN v_result;
+    END IF;
+    UPDATE suspects SET due_at = CASE WHEN group_id IS NOT NULL AND losses > 1
+        THEN planq_now() + make_interval(secs => coalesce(i.retry_in, 0)) END
+    WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
+    RETURNING * INTO n;
+    IF n.job_id IS NOT NULL AND i.index >= 0 THEN
+        UPDATE steps SET releases = releases + (NOT i.lost)::int,
+            run_at = run_at + CASE WHEN n.due_at IS NULL THEN '0' ELSE planq_quarantine() END,
+            wake_at = wake_at + CASE WHEN n.due_at IS NULL THEN '0' ELSE planq_quarantine() END
+        WHERE job_id = i.job AND round = i.round AND index = i.index;
+    ELSIF n.due_at IS NOT NULL THEN
+        UPDATE jobs SET run_at = planq_now() + planq_quarantine(), wake_at = planq_now() + planq_quarantine()
+        WHERE id = i.job;
     END IF;
     RETURN v_result;
-END $$;
-
--- StageReleased, of a lost attempt: the same for a stage. Returns whether it applied.
-CREATE FUNCTION planq_take_back_stage(p_job uuid, p_attempt int, p_charged boolean) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_round int;
-    n suspects;
-BEGIN
-    IF NOT planq_release_stage(p_job, p_attempt, p_charged, NULL) THEN
-        RETURN false;
-    END IF;
-    SELECT round INTO v_round FROM jobs WHERE id = p_job;
-    n := planq_suspect(p_job, v_round, -1, p_attempt, 0);
-    IF n.due_at IS NOT NULL THEN
-        UPDATE jobs SET run_at = planq_now() + planq_quarantine(), wake_at = planq_now() + planq_quarantine()
-        WHERE id = p_job;
-    END IF;
-    RETURN true;
 END $$;
 
 -- Returns whether a worker may begin a quarantine: it counts as `in_quarantine` from then on. Of those of a pool that live at

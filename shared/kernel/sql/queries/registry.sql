@@ -83,6 +83,19 @@ SELECT id, round, CASE status WHEN 'responding' THEN -2 ELSE -1 END, stage_attem
        tenant_id
 FROM jobs WHERE stage_worker = %(id)s
 
+-- name: watch_steps
+-- StepReported, by the worker whose processes carry out these attempts, a JSON array of {job, round, index, attempt, age}, the age in
+-- seconds: those may run on that may take longer than the time between two reports. Says how many.
+SELECT (count(*) FILTER (WHERE planq_report_progress(
+    i.job, i.round, i.index, i.attempt, %(id)s, NULL, NULL, i.seconds)))::int AS watched
+FROM (
+    SELECT r.*, least(s.timeout_seconds, s.longest_seconds - r.age) AS seconds
+    FROM json_to_recordset(%(items)s::json) AS r (job uuid, round int, index int, attempt int, age float8)
+    JOIN steps s ON s.job_id = r.job AND s.round = r.round AND s.index = r.index AND s.attempt = r.attempt
+    WHERE s.longest_seconds > r.age AND s.status = ANY (planq_step_running())
+    ORDER BY r.job, r.index OFFSET 0
+) i
+
 -- name: end_lease
 -- Ends the lease of a worker whose process has gone: nobody has ever beaten at the epoch. A beat that was still on its
 -- way brings the lease back until the next sweep.
