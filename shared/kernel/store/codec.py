@@ -224,7 +224,7 @@ def outcome_fields(output: Any, artifact: ArtifactRecord | None, payload: Payloa
 
 
 def question_text(id: UUID, question: StepQuestion, step: int | None = None) -> str:
-    """Return the JSON in which `planq_ask_step` takes a question, and `planq_ask_ahead` one about a step."""
+    """Return the JSON in which `planq_ask_step` takes a question, also one about a step that has not begun."""
     fields = {
         **storable_fields(question),
         "id": str(id),

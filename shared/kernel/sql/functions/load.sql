@@ -16,18 +16,21 @@ BEGIN
     INTO v_most FROM workers w
     WHERE 'io' = ANY (w.pools) AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
       AND coalesce(w.only_priority, p_priority) = p_priority;
-    IF v_most > 0 AND p_priority = 'bulk' AND (EXISTS (
-        SELECT FROM jobs
-        WHERE planq_is_unclaimed(wake_at, wakes)
-          AND planq_is_unfinished(status)
-          AND status IN ('queued', 'planning', 'responding')
-          AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL AND priority = 'interactive'
-    ) OR EXISTS (
-        SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
-        WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready())
-          AND planq_is_unclaimed(s.wake_at, s.wakes) AND s.run_at <= planq_now() AND j.paused_at IS NULL AND j.priority = 'interactive'
-    )) THEN
-        v_most := ceil(v_most / 2);
+    IF v_most > 0 AND p_priority = 'bulk' THEN  -- apart, for the look is got ready only where it is made
+        IF EXISTS (
+            SELECT FROM jobs
+            WHERE planq_is_unclaimed(wake_at, wakes)
+              AND planq_is_unfinished(status)
+              AND status IN ('queued', 'planning', 'responding')
+              AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL AND priority = 'interactive'
+        ) OR EXISTS (
+            SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
+            WHERE s.status = ANY (planq_step_idle()) AND s.status = ANY (planq_step_ready())
+              AND planq_is_unclaimed(s.wake_at, s.wakes) AND s.run_at <= planq_now()
+              AND j.paused_at IS NULL AND j.priority = 'interactive'
+        ) THEN
+            v_most := ceil(v_most / 2);
+        END IF;
     END IF;
     RETURN coalesce(v_most, 0);
 END $$;

@@ -2,7 +2,6 @@
 --
 -- planq_suspend_step -> planq_fire_timer         a timer, after which the step succeeds
 -- planq_ask_step -> planq_answer_question        a question to a person, until it is answered or its time runs out
---   planq_ask_ahead                              and whether steps may be called that have not begun
 -- planq_end_waits                                questions whose steps end otherwise are closed
 --
 -- The time that people take is taken off no deadline: a question moves those of its job and of all jobs above it by the
@@ -49,16 +48,18 @@ BEGIN
     RETURN planq_finish_step(i);
 END $$;
 
--- StepAsked: the step waits until a person has answered. The job's limit bounds the wait; while the job is paused it has not
--- begun. `p_question` is {id, kind, message, schema, url, details, default, ordinal, state, asked_of, asked_ids, call}, where
--- `schema`, `details`, `default` and `state` are texts that hold JSON, `is_secret` may be left out; `p_ahead` is what planq_ask_ahead takes. Where an
--- approval of the same `call` was asked ahead, the step waits for that one, or is handed back with its answer; `p_error` says of a call that was cut off why. Returns whether it applied.
+-- StepAsked: the step waits until a person has answered, at most for the job's limit; a pause of the job postpones the wait. `p_question`
+-- is {id, kind, message, schema, url, details, default, ordinal, state, asked_of, asked_ids, call, is_secret}, where `schema`,
+-- `details`, `default` and `state` are texts that hold JSON, and `is_secret` may be left out. `p_ahead` lists such questions about
+-- steps that have not begun, each with the index of its `step`. Where an approval of the same `call` was asked ahead, the step
+-- waits for that one, or is handed back with its answer. `p_error` is why a call was cut off. Returns whether it applied.
 CREATE FUNCTION planq_ask_step(
     p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_question json, p_lost boolean, p_ahead json
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
     q record;
+    o record;
     v_ahead questions;
     v_wait interval;
     v_due timestamptz;
@@ -105,34 +106,26 @@ BEGIN
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking', json_build_object(
         'round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error,
         'elicitation', coalesce(v_ahead.id, q.id), 'kind', q.kind));
-    PERFORM planq_ask_ahead(j, p_ahead);
-    -- Who waits for the end of one of these jobs has to learn of the question first.
-    PERFORM pg_notify('planq_ended', array_to_string(planq_lineage(p_job), ','));
-    RETURN true;
-END $$;
-
--- Asks whether steps of the job's round may be called that have not begun, beside the first that asks: an answer is used once
--- its step's turn comes, and until then nothing waits for it. `p_questions` are questions as in planq_ask_step, each with the
--- index of its `step`. The caller holds the job's row.
-CREATE FUNCTION planq_ask_ahead(j jobs, p_questions json) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    q record;
-BEGIN
-    FOR q IN SELECT * FROM json_to_recordset(p_questions) AS r (
+    -- Steps of the round that have not begun are asked about, too: an answer is used once its step's turn comes, and nothing waits
+    -- for it until then.
+    FOR o IN SELECT * FROM json_to_recordset(p_ahead) AS r (
         step int, id uuid, kind text, message text, schema text, details text, asked_of text, asked_ids text[], call text
     ) LOOP
         UPDATE steps SET is_asked_ahead = true
-        WHERE job_id = j.id AND round = j.round AND index = q.step AND status = ANY (planq_step_unstarted())
+        WHERE job_id = p_job AND round = p_round AND index = o.step AND status = ANY (planq_step_unstarted())
           AND NOT EXISTS (SELECT FROM questions
-                          WHERE job_id = j.id AND step_index = q.step AND kind = q.kind AND NOT is_spent);
+                          WHERE job_id = p_job AND step_index = o.step AND kind = o.kind AND NOT is_spent);
         CONTINUE WHEN NOT FOUND;
         INSERT INTO questions (id, tenant_id, job_id, root_job_id, in_message_flow, round, step_index, attempt, kind,
                                message, schema, details, asked_of, asked_ids, call_sha256, created_at)
-        VALUES (q.id, j.tenant_id, j.id, coalesce(j.root_job_id, j.id), j.in_message_flow, j.round, q.step, 0, q.kind, q.message,
-                q.schema::json, q.details::json, q.asked_of, q.asked_ids, q.call, planq_now());
-        PERFORM planq_append_event(j.tenant_id, j.id, 'asked_ahead', json_build_object(
-            'round', j.round, 'index', q.step, 'elicitation', q.id, 'kind', q.kind));
+        VALUES (o.id, j.tenant_id, p_job, coalesce(j.root_job_id, p_job), j.in_message_flow, p_round, o.step, 0, o.kind, o.message,
+                o.schema::json, o.details::json, o.asked_of, o.asked_ids, o.call, planq_now());
+        PERFORM planq_append_event(j.tenant_id, p_job, 'asked_ahead', json_build_object(
+            'round', p_round, 'index', o.step, 'elicitation', o.id, 'kind', o.kind));
     END LOOP;
+    -- Who waits for the end of one of these jobs has to learn of the question first.
+    PERFORM pg_notify('planq_ended', array_to_string(planq_lineage(p_job), ','));
+    RETURN true;
 END $$;
 
 -- The name under which the secret fields of an answer are stored among the secrets of its tenant.
