@@ -275,7 +275,9 @@ def _schema(settings: Settings) -> CheckResult:
     url, pooled_schema = settings.require_database(), settings.pooled_schema
     try:
         require_schema(url, pooled_schema)
-        return CheckResult("schema", True, f"version {current(url, pooled_schema).version}, which this release can use")
+        return CheckResult(
+            "schema", True, f"version {current(url, pooled_schema).version}, which this release can use"
+        )
     except Misconfigured as error:  # as `planq migrate` and every process say it
         found, _, advice = error.message.partition("; ")
         return CheckResult("schema", False, found, advice)
