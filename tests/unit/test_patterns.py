@@ -1,7 +1,6 @@
 """No pattern of planq's explodes: on texts made of its own parts, its time grows no faster than n log n.
 
-Patterns that strangers send stand in schemas alone, and are run by an engine without back-tracking
-(`shared/agentic/schema/patterns.py`); a pattern of a tool's own schema that this engine cannot read is its author's.
+Strangers send patterns in schemas only, and jsonschema-rs matches these (`shared/agentic/schema/patterns.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from planq.worker.models.offline import grammar
 from tests.support.patterns import Place, collected, explosion
 
 MADE_LATER: Mapping[tuple[str, str], str] = {
-    ("shared/agentic/schema/patterns.py", "pattern"): "",
     ("shared/subjects/tenants/prompt.py", "text.replace(' ', '\\\\s+')"): r"You\s+are\s+an\s+agent",
     ("shared/subjects/tenants/config.py", "'|'.join(['', *meant])"): "|one.*|two.",
     ("shared/platform/redact.py", "'|'.join(map(_found_as, longest_first))"): "secret|sec",

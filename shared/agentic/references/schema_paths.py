@@ -8,7 +8,6 @@ anyOf, oneOf. Conditional keywords make a place unknown.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -273,7 +272,7 @@ def _own_array(schema: Mapping[str, Any], segment: str) -> _Lookup:
 def _matches(pattern: str, text: str) -> bool:
     try:
         return is_found(pattern, text)
-    except re.error:
+    except ValueError:
         return True
 
 

@@ -5,8 +5,8 @@ A reference may lead anywhere in the document, also to what stands there as a me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import referencing
@@ -21,69 +21,154 @@ REGISTRY: Final[Registry] = SPECIFICATIONS
 
 
 MAX_WRITTEN_OUT = 100_000
-"""The most schemas that a stranger's schema may come to when each reference is replaced by what it leads to."""
+"""Maximum number of schemas that a stranger's schema may come to when its references are written out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReachableSchema:
-    """A schema that is an object, and those that it leads to.
+    """A schema that is an object, the schemas that it applies (`inner`) and those that it refers to (`referred`).
 
-    `is_declared` is False of one that only a reference makes a schema; nobody has looked at that as such.
+    `is_declared` is False if only a reference makes it a schema: its contents have not been checked as one.
     """
 
     contents: Mapping[str, Any]
     is_declared: bool
-    leads_to: Sequence[Any]
+    inner: Sequence[Any]
+    referred: Sequence[Any]
 
 
-def reachable(schema: Mapping[str, Any]) -> Iterator[ReachableSchema]:
-    """Yield each schema that is an object, once.
+def reachable(schema: Mapping[str, Any]) -> list[ReachableSchema]:
+    """Return each schema that is an object, once.
 
+    A dynamic reference leads to every schema of the document that may be its target.
     Raises `referencing.exceptions.Unresolvable` for a reference that leads nowhere.
     """
     root = referencing.Resource.from_contents(schema, default_specification=DRAFT202012)
     resolver = REGISTRY.with_resource("", root).resolver()
     stack = [(resolver.in_subresource(root), root)]
-    referred = stack[:0]
-    seen: set[int] = set()
-    while stack or referred:
+    pending = stack[:0]
+    seen: dict[int, ReachableSchema] = {}
+    while stack or pending:
         is_declared = bool(stack)
-        resolver, resource = stack.pop() if stack else referred.pop()
+        resolver, resource = stack.pop() if stack else pending.pop()
         contents = resource.contents
         if not isinstance(contents, Mapping) or id(contents) in seen:
             continue
-        seen.add(id(contents))
         inner = list(resource.subresources())
         found = [
             resolver.lookup(contents[keyword])
             for keyword in ("$ref", "$dynamicRef")
             if isinstance(contents.get(keyword), str)
         ]
-        yield ReachableSchema(
-            contents, is_declared, [*(one.contents for one in inner), *(one.contents for one in found)]
+        named = {id(one) for keyword in ("$defs", "definitions") for one in contents.get(keyword, {}).values()}
+        seen[id(contents)] = ReachableSchema(
+            contents,
+            is_declared,
+            [one.contents for one in inner if id(one.contents) not in named],
+            [one.contents for one in found],
         )
         for one in found:
             target = referencing.Resource.from_contents(one.contents, default_specification=DRAFT202012)
-            referred.append((one.resolver, target))
+            pending.append((one.resolver, target))
         stack.extend((resolver.in_subresource(one), one) for one in inner)
+    return [
+        replace(one, referred=[*one.referred, *_dynamic_targets(schema, one, seen.values())]) for one in seen.values()
+    ]
 
 
-def too_branched(schema: Mapping[str, Any], reached: Iterable[ReachableSchema]) -> SchemaPath | None:
-    """Return the path to a smallest schema that comes to more than `MAX_WRITTEN_OUT`; None where there is none.
+def _dynamic_targets(
+    root: Mapping[str, Any], source: ReachableSchema, reached: Iterable[ReachableSchema]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the schemas that may take the place of what a dynamic reference leads to."""
+    name = source.contents.get("$dynamicRef")
+    if isinstance(name, str):
+        anchor = name.rpartition("#")[2]
+        yield from (one.contents for one in reached if one.contents.get("$dynamicAnchor") == anchor)
+    if "$recursiveRef" in source.contents:
+        yield root
+        yield from (one.contents for one in reached if "$recursiveAnchor" in one.contents)
 
-    A definition that refers to itself, over others or not, counts as it stands: nobody can write it out.
+
+def endless(schema: Mapping[str, Any], reached: Sequence[ReachableSchema]) -> SchemaPath | None:
+    """Return the path to a schema that leads back to itself for the same value; None without one.
+
+    jsonschema-rs goes through every order of such references.
     """
     leads_to = {
-        id(one.contents): [id(inner) for inner in one.leads_to if isinstance(inner, Mapping)] for one in reached
+        id(one.contents): [
+            id(inner)
+            for inner in (*(inner for _, inner, _ in applied(one.contents, None)), *one.referred)
+            if isinstance(inner, Mapping)
+        ]
+        for one in reached
+    }
+    for group in _groups(leads_to):
+        if len(group) > 1 or group[0] in leads_to[group[0]]:
+            return places_of(schema).get(group[-1], ())
+    return None
+
+
+def applied(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each schema within `schema` and the part of `value` that it may be applied to, with its keyword."""
+    for keyword in ("not", "if", "then", "else"):
+        if keyword in schema:
+            yield keyword, schema[keyword], value
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        for inner in schema.get(keyword, ()):
+            yield keyword, inner, value
+    for keyword in ("dependentSchemas", "dependencies"):
+        for inner in schema.get(keyword, {}).values():
+            yield keyword, inner, value
+    if isinstance(value, dict):
+        declared = schema.get("properties", {})
+        others = [schema[name] for name in ("additionalProperties", "unevaluatedProperties") if name in schema]
+        others += schema.get("patternProperties", {}).values()
+        for name, part in value.items():
+            if "propertyNames" in schema:
+                yield "propertyNames", schema["propertyNames"], name
+            for inner in (*others, declared[name]) if name in declared else others:
+                yield "properties", inner, part
+    elif isinstance(value, (list, tuple)):
+        items = schema.get("items", [])
+        first = items if isinstance(items, list) else schema.get("prefixItems", ())
+        others = [schema[name] for name in ("additionalItems", "contains", "unevaluatedItems") if name in schema]
+        others += [] if isinstance(items, list) else [items]
+        for number, part in enumerate(value):
+            for inner in (*others, first[number]) if number < len(first) else others:
+                yield "items", inner, part
+
+
+def written_out(
+    reached: Sequence[ReachableSchema], weight: Callable[[ReachableSchema], int] = lambda _: 1, unevaluated: int = 1
+) -> dict[int, int]:
+    """Return the total weight of each schema with its references written out, by the schema's identity.
+
+    Definitions that refer to themselves, directly or not, count once as a group: they cannot be written out. Schemas
+    with `unevaluatedProperties` or `unevaluatedItems` count `unevaluated` times.
+    """
+    by_id = {id(one.contents): one for one in reached}
+    leads_to = {
+        key: [id(inner) for inner in (*one.inner, *one.referred) if isinstance(inner, Mapping)]
+        for key, one in by_id.items()
     }
     sizes: dict[int, int] = {}
     for group in _groups(leads_to):
         within = set(group)
-        size = sum(1 + sum(sizes.get(inner, 1) for inner in leads_to[one] if inner not in within) for one in group)
-        if size > MAX_WRITTEN_OUT:
-            return places_of(schema).get(group[-1], ())
+        size = sum(
+            weight(by_id[one]) + sum(sizes.get(inner, 1) for inner in leads_to[one] if inner not in within)
+            for one in group
+        )
+        for one in group:
+            if "unevaluatedProperties" in by_id[one].contents or "unevaluatedItems" in by_id[one].contents:
+                size *= unevaluated
         sizes.update(dict.fromkeys(group, size))
-    return None
+    return sizes
+
+
+def too_branched(schema: Mapping[str, Any], reached: Sequence[ReachableSchema]) -> SchemaPath | None:
+    """Return the path to a smallest schema that comes to more than `MAX_WRITTEN_OUT` schemas; None without one."""
+    large = [(size, key) for key, size in written_out(reached).items() if size > MAX_WRITTEN_OUT]
+    return places_of(schema).get(min(large)[1], ()) if large else None
 
 
 def _groups(leads_to: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:

@@ -1,40 +1,35 @@
 """JSON Schema (2020-12, or the draft that a schema names): compiled once, checked before use, never fetched.
 
-A schema is a value: it must not be changed after its first use here. No `$ref` ever leaves the schema: the registry
-holds the official meta-schemas and refuses all else. Values are untrusted: depth is looked at before anything
-recurses, and messages quote short excerpts only.
+jsonschema-rs compiles schemas and checks values; this module bounds what it may be given, and words its errors.
+A schema is a value: it must not be changed after its first use here. No `$ref` ever leaves the schema except to the
+official meta-schemas. Values are untrusted: depth and work are measured before the library sees them, and messages
+quote short excerpts only.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
-import jsonschema
 import jsonschema_rs
-from jsonschema import validators as dialects
 from referencing.exceptions import Unresolvable
 
-from planq.shared.agentic.schema.patterns import are_too_large, is_readable, needs_backtracking
-from planq.shared.agentic.schema.quick_check import quick_check
-from planq.shared.agentic.schema.reach import MAX_WRITTEN_OUT, ReachableSchema, reachable, too_branched
-from planq.shared.agentic.schema.validators import (
-    MAX_STEPS,
-    MAX_VIOLATIONS,
-    UNKNOWN,
-    BoundedSchema,
-    Fault,
-    Steps,
-    TooCostly,
+from planq.shared.agentic.schema.explain import MAX_VIOLATIONS, UNKNOWN, explain, pointer_to
+from planq.shared.agentic.schema.patterns import (
+    PATTERN_OPTIONS,
+    are_too_large,
+    encodable,
+    is_readable,
+    named_patterns,
+    needs_backtracking,
 )
+from planq.shared.agentic.schema.reach import MAX_WRITTEN_OUT, ReachableSchema, endless, reachable, too_branched
+from planq.shared.agentic.schema.work import MAX_STEPS, Steps, TooCostly, Work
 from planq.shared.platform.errors import Misconfigured, capped
 from planq.shared.platform.values.defects import Defect
 from planq.shared.platform.values.describe import MAX_DEPTH, excerpt, is_deeper_than
-from planq.shared.platform.values.pointers import Tokens, to_pointer
 
 __all__ = [
     "MAX_DEPTH",
@@ -54,30 +49,83 @@ __all__ = [
 
 _COMPILED_KEPT = 1_024
 
+_MAX_COPIED = 20_000
+"""Maximum parts of values copied into the errors of one check: a second for the worst schemas (2026-11)."""
 
-@contextmanager
-def _deep_lookups() -> Iterator[None]:
-    """Raise RecursionError where a reference is looked up at the very end of the interpreter's stack.
+_DIALECTS: Mapping[str, type[jsonschema_rs.Validator]] = {
+    "http://json-schema.org/draft-04/schema": jsonschema_rs.Draft4Validator,
+    "http://json-schema.org/draft-06/schema": jsonschema_rs.Draft6Validator,
+    "http://json-schema.org/draft-07/schema": jsonschema_rs.Draft7Validator,
+    "https://json-schema.org/draft/2019-09/schema": jsonschema_rs.Draft201909Validator,
+    "https://json-schema.org/draft/2020-12/schema": jsonschema_rs.Draft202012Validator,
+}
+_NEWEST = "https://json-schema.org/draft/2020-12/schema"
+_TOO_OLD = "http://json-schema.org/draft-03/schema"
 
-    The library's registry is a map in Rust (rpds), which panics when the comparison of two keys raises; a panic is a
-    BaseException, which no handler of errors would see, and its class cannot be imported.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise RecursionError from error
+_RULES = {
+    name: dialect(
+        {"$ref": name},
+        formats={"regex": is_readable, "uri": lambda _: True, "uri-reference": lambda _: True},
+        validate_formats=True,
+        mask="it",
+        offline=True,
+    )
+    for name, dialect in _DIALECTS.items()
+}
+"""What each dialect demands of schemas."""
+
+
+def _has_format(check: jsonschema_rs.Validator, text: str) -> bool:
+    # Python writes times without a zone, which have no offset.
+    return check.is_valid(text) or check.is_valid(f"{text}Z")
+
+
+_FORMATS: Mapping[str, Callable[[str], bool]] = {
+    **{
+        name: partial(
+            _has_format, jsonschema_rs.Draft202012Validator({"format": name}, validate_formats=True, offline=True)
+        )
+        for name in ("date-time", "time")
+    },
+    **{
+        name: jsonschema_rs.Draft202012Validator({"format": name}, validate_formats=True, offline=True).is_valid
+        for name in ("duration", "uuid")
+    },
+    **dict.fromkeys(
+        (
+            "idn-email",
+            "idn-hostname",
+            "iri",
+            "iri-reference",
+            "json-pointer",
+            "regex",
+            "relative-json-pointer",
+            "uri-template",
+        ),
+        lambda _: True,
+    ),
+}
+"""Formats that differ from jsonschema-rs: times, those that older dialects do not know, and those not asserted.
+
+Others that it does not know (`password`, `binary`, a tool's own) inform people only.
+"""
 
 
 class Schema:
     """A schema that has been checked; make one with `compile_schema`."""
 
-    def __init__(self, schema: Mapping[str, Any], *, remembers: bool = True) -> None:
-        self._strict = BoundedSchema(schema, partial=False, remembers=remembers)
-        self._partial = BoundedSchema(schema, partial=True, remembers=remembers)
-        self._quick = quick_check(schema, partial=False)
-        self._quick_partial = quick_check(schema, partial=True)
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._work = Work(schema)
+        self._few = self._work.few_parts
+        self._check = _DIALECTS[_dialect(schema)](
+            dict(schema),
+            formats=dict(_FORMATS),
+            validate_formats=True,
+            mask="it",
+            pattern_options=PATTERN_OPTIONS,
+            offline=True,
+        )
 
     def violations(
         self,
@@ -90,44 +138,53 @@ class Schema:
         """Return at most `MAX_VIOLATIONS`, at most one for each place and keyword; empty when `value` is valid.
 
         With `partial`, parts of `value` may be `UNKNOWN`: what depends on them is taken to be satisfied. It takes at
-        most `steps`, which several checks may share, or `MAX_STEPS`; what needs more is one violation of `cost`. Who
-        has seen that `value` is no deeper than `MAX_DEPTH` hands over how many `parts` it has at most.
+        most `steps`, which several checks may share, or `MAX_STEPS`; what needs more is one violation of `cost`.
+        Callers that know that `value` is no deeper than `MAX_DEPTH` pass the maximum number of its `parts`.
         """
         if parts is None:
             parts = _parts(value)
         if parts is None:
             return [Defect("", "depth", f"nested more than {MAX_DEPTH} levels deep; expected a flatter value")]
-        quick, bounded = (self._quick_partial, self._partial) if partial else (self._quick, self._strict)
         try:
-            if parts <= quick.most_parts and quick.is_valid(value):
+            if parts <= self._few and self._check.is_valid(value):
                 return []
-        except ValueError:  # no JSON, of which the bounded check says what is wrong
+        except ValueError:  # no JSON; what follows says so
             pass
+        steps = Steps() if steps is None else steps
         try:
-            with _deep_lookups():
-                faults = bounded.faults(value, Steps() if steps is None else steps)
+            self._work.decide(value, parts, steps)
+            try:
+                return self._decided(value, partial, steps)
+            except UnicodeEncodeError:
+                return self._decided(_encodable(value), partial, steps)
         except TooCostly:
             return [Defect("", "cost", _COSTLY)]
         except RecursionError:
             return [Defect("", "depth", "nested too deeply to be checked against its schema")]
-        except Unresolvable as error:
-            absent = capped(str(error.ref), 100)
-            return [Defect("", "$ref", f"its schema refers to {absent!r}, which is not in the schema")]
-        except ArithmeticError:
-            return [Defect("", "number", "a number is too large to be checked against its schema")]
-        found: dict[tuple[str, str], Defect] = {}
-        for violation in map(_describe, faults):
-            found.setdefault((violation.pointer, violation.code), violation)
-        return list(found.values())[:MAX_VIOLATIONS]
+        except (ValueError, OverflowError) as error:
+            return [Defect("", "json", f"expected JSON: {capped(str(error), 200)}")]
+
+    def _decided(self, value: Any, partial: bool, steps: Steps) -> list[Defect]:
+        if self._check.is_valid(value):
+            return []
+        cost = self._work.count(value, steps)
+        if cost.copied <= _MAX_COPIED:
+            return explain(self._check.iter_errors(value), self._schema, value, partial=partial)
+        if cost.alternatives <= _MAX_COPIED and not partial:
+            try:
+                self._check.validate(value)
+            except jsonschema_rs.ValidationError as error:
+                return explain([error], self._schema, value, partial=False)
+        return [] if partial else [Defect("", "schema", _UNCLEAR)]
 
 
 def check_schema(schema: Any, place: str, *, is_trusted: bool = True) -> None:
     """Return when `schema` can be used as a tool's schema; `place` says to people where it comes from.
 
     Raises `Misconfigured` naming the place and the fault: no object, a top level of another type than `object`, not
-    valid JSON Schema, nested too deeply, a `$ref` that does not resolve within the schema, or, from those who are not
-    trusted, a pattern that only Python's engine can read, patterns that are too large, or references that branch so
-    often that nobody could write the schema without them.
+    valid JSON Schema, nested too deeply, a `$ref` that does not resolve within the schema or leads back to itself
+    for the same value, or, from those who are not trusted, a pattern that needs backtracking, patterns that are too
+    large, or references that branch so often that nobody could write the schema without them.
     """
     if not isinstance(schema, Mapping):
         raise Misconfigured(f"{place}: expected a JSON Schema object, found {excerpt(schema)}")
@@ -135,14 +192,13 @@ def check_schema(schema: Any, place: str, *, is_trusted: bool = True) -> None:
         raise Misconfigured(f'{place}: expected "type": "object" at the top, found {excerpt(schema["type"])}')
     if is_deeper_than(schema, MAX_DEPTH):
         raise Misconfigured(f"{place}: the schema is nested more than {MAX_DEPTH} levels deep")
-    dialect = dialects.validator_for(schema, default=jsonschema.Draft202012Validator)
+    dialect = _dialect(schema)
     try:
-        with _deep_lookups():
-            _check_by(dialect, schema, place)
-            reached = list(reachable(schema))
-            for one in reached:
-                if not one.is_declared:
-                    _check_by(dialect, one.contents, place)
+        _check_by(dialect, schema, place)
+        reached = reachable(schema)
+        for one in reached:
+            if not one.is_declared:
+                _check_by(dialect, one.contents, place)
     except Unresolvable as error:
         raise Misconfigured(
             f"{place}: $ref {capped(str(error.ref), 100)!r} is not in the schema; references to other documents "
@@ -150,6 +206,12 @@ def check_schema(schema: Any, place: str, *, is_trusted: bool = True) -> None:
         ) from None
     except RecursionError:
         raise Misconfigured(f"{place}: the schema is nested too deeply") from None
+    circle = endless(schema, reached)
+    if circle is not None:
+        raise Misconfigured(
+            f"{place}: the schema at {pointer_to(circle) or 'the top'} refers to itself for the same value, so its "
+            "check would never end; refer to it from below `properties` or `items`"
+        )
     if not is_trusted:
         _check_bounds(schema, reached, place)
 
@@ -159,8 +221,7 @@ def schema_defects(schema: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...
 
     Empty where it is valid. Raises RecursionError when it is nested too deeply.
     """
-    with _deep_lookups():
-        return _broken_rules(dialects.validator_for(schema, default=jsonschema.Draft202012Validator), schema)
+    return _broken_rules(_dialect(schema), schema)
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Schema:
@@ -210,9 +271,22 @@ _seen: dict[int, tuple[Mapping[str, Any], Schema]] = {}
 def _compiled(text: str) -> Schema:
     schema = json.loads(text)
     check_schema(schema, "schema")
-    # Where a dynamic reference leads depends on the way that led to it.
-    remembers = not any("$dynamicRef" in one.contents or "$recursiveRef" in one.contents for one in reachable(schema))
-    return Schema(schema, remembers=remembers)
+    return Schema(schema)
+
+
+def _dialect(schema: Mapping[str, Any]) -> str:
+    named = schema.get("$schema")
+    named = named.removesuffix("#") if isinstance(named, str) else _NEWEST
+    return named if named in _DIALECTS or named == _TOO_OLD else _NEWEST
+
+
+def _encodable(value: Any) -> Any:
+    """Return a copy of a value with `?` for lone surrogates."""
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(inner) for inner in value]
+    return encodable(value) if isinstance(value, str) else value
 
 
 def _parts(value: Any) -> int | None:
@@ -232,37 +306,22 @@ def _parts(value: Any) -> int | None:
     return None if level else parts
 
 
-def _check_by(dialect: Any, schema: Mapping[str, Any], place: str) -> None:
+def _check_by(dialect: str, schema: Mapping[str, Any], place: str) -> None:
     for path, message in _broken_rules(dialect, schema)[:1]:
-        raise Misconfigured(f"{place}: not a valid JSON Schema at {_pointer(path) or 'the top'}: {message}")
+        raise Misconfigured(f"{place}: not a valid JSON Schema at {pointer_to(path) or 'the top'}: {message}")
 
 
-_RULES: Mapping[Any, Any] = {
-    stock: rules(stock.META_SCHEMA, validate_formats=True, offline=True)
-    for stock, rules in (
-        (jsonschema.Draft4Validator, jsonschema_rs.Draft4Validator),
-        (jsonschema.Draft6Validator, jsonschema_rs.Draft6Validator),
-        (jsonschema.Draft7Validator, jsonschema_rs.Draft7Validator),
-        (jsonschema.Draft201909Validator, jsonschema_rs.Draft201909Validator),
-        (jsonschema.Draft202012Validator, jsonschema_rs.Draft202012Validator),
-    )
-}
-"""What each dialect demands of schemas: 11 ms for a schema of 150 kB, for which jsonschema takes 11 s (2026-11)."""
-
-
-def _broken_rules(dialect: Any, schema: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
+def _broken_rules(dialect: str, schema: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
     """Return at most `MAX_VIOLATIONS` places where a schema breaks its dialect's rules."""
     rules = _RULES.get(dialect)
     if rules is None:
         return [(("$schema",), "this draft is too old; expected draft 4 of JSON Schema, or a later one")]
-    found: dict[tuple[str | int, ...], str] = {}
     try:
         if rules.is_valid(schema):
             return []
+        found: dict[tuple[str | int, ...], str] = {}
         for error in rules.iter_errors(schema):
-            message = _broken_rule(error)
-            if message is not None:
-                found.setdefault(tuple(error.instance_path), message)
+            found.setdefault(tuple(error.instance_path), _broken_rule(error))
             if len(found) >= MAX_VIOLATIONS:
                 break
     except (TypeError, ValueError, OverflowError) as error:
@@ -270,17 +329,13 @@ def _broken_rules(dialect: Any, schema: Mapping[str, Any]) -> list[tuple[tuple[s
     return list(found.items())
 
 
-def _broken_rule(error: jsonschema_rs.ValidationError) -> str | None:
-    """Return what is wrong with a part of a schema; None where it is well enough."""
+def _broken_rule(error: jsonschema_rs.ValidationError) -> str:
     kind = error.kind
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames):
         return _broken_rule(kind.error)
-    if not isinstance(kind, jsonschema_rs.ValidationErrorKind.Format):
-        return capped(error.message, 200)
-    if kind.format != "regex":
-        return None  # nothing here asserts other formats
-    pattern = str(error.instance)
-    return None if is_readable(pattern) else f"{excerpt(pattern)} is not a 'regex'"
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Format):
+        return f"{excerpt(error.instance)} is not a 'regex', or repeats too much"
+    return capped(error.message, 200)
 
 
 def _check_bounds(schema: Mapping[str, Any], reached: Sequence[ReachableSchema], place: str) -> None:
@@ -296,68 +351,17 @@ def _check_bounds(schema: Mapping[str, Any], reached: Sequence[ReachableSchema],
     branched = too_branched(schema, reached)
     if branched is not None:
         raise Misconfigured(
-            f"{place}: with its references written out, the schema at {_pointer(branched) or 'the top'} consists of "
-            f"more than {MAX_WRITTEN_OUT} schemas; refer to large definitions from fewer places"
+            f"{place}: with its references written out, the schema at {pointer_to(branched) or 'the top'} consists "
+            f"of more than {MAX_WRITTEN_OUT} schemas; refer to large definitions from fewer places"
         )
 
 
 def _patterns(contents: Mapping[str, Any]) -> Iterator[str]:
-    named = contents.get("patternProperties")
-    for pattern in (contents.get("pattern"), *(named if isinstance(named, Mapping) else ())):
-        if isinstance(pattern, str):
-            yield pattern
-
-
-def _pointer(path: Iterable[str | int]) -> str:
-    tokens: Tokens = None
-    for token in path:
-        tokens = (tokens, token)
-    return to_pointer(tokens)
+    if isinstance(pattern := contents.get("pattern"), str):
+        yield pattern
+    yield from named_patterns(contents)
 
 
 _COSTLY = f"needs more than {MAX_STEPS} steps to be checked against its schema; send less, or simplify the schema"
 
-
-def _describe(fault: Fault) -> Defect:
-    before = fault.path
-    fault = _of_what_may_be_null(fault)
-    path = before if fault.path is before else (*before, *fault.path)
-    keyword = fault.keyword if fault.keyword is not None else "false"
-    value: Any = fault.value
-    rule: Any = fault.rule
-    match keyword:
-        case "type":
-            wanted = rule if isinstance(rule, str) else " or ".join(map(str, rule))
-            message = f"expected {wanted}, found {excerpt(value)}"
-        case "required":
-            absent = [name for name in rule if name not in value]
-            message = f"required but missing: {', '.join(capped(repr(name), 60) for name in absent)}"
-        case "additionalProperties" | "unevaluatedProperties":
-            message = f"{capped(fault.message, 200)}; {_allowed(fault)}"
-        case "enum":
-            message = f"expected one of {', '.join(excerpt(item) for item in rule[:20])}; found {excerpt(value)}"
-        case "oneOf" if all(one.keys() == {"required"} for one in rule if isinstance(one, Mapping)):
-            names = " or ".join(", ".join(map(repr, one["required"])) for one in rule if isinstance(one, Mapping))
-            message = f"expected exactly one of {capped(names, 200)}; found {excerpt(value)}"
-        case "anyOf" | "oneOf":
-            message = f"fits none, or more than one, of {len(rule)} alternatives; found {excerpt(value)}"
-        case "false":
-            message = f"nothing is allowed here; found {excerpt(value)}"
-        case _:
-            message = f"expected {keyword} {excerpt(rule)}, found {excerpt(value)}"
-    return Defect(_pointer(path), keyword, capped(message, 500))
-
-
-def _of_what_may_be_null(fault: Fault) -> Fault:
-    """Return what is wrong by the one alternative to null, which tells more than that no alternative fits."""
-    if fault.keyword != "anyOf":
-        return fault
-    others = [index for index, one in enumerate(fault.rule) if one != {"type": "null"}]
-    if len(others) != 1 or len(fault.rule) != 2:
-        return fault
-    return next((inner for inner in fault.context if inner.branch == others[0]), fault)
-
-
-def _allowed(fault: Fault) -> str:
-    known = fault.schema.get("properties", {})
-    return f"known properties: {', '.join(map(repr, islice(known, 20))) or 'none'}"
+_UNCLEAR = "does not fit its schema, which has too many alternatives to say where; simplify the value or the schema"

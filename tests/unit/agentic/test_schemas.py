@@ -74,7 +74,8 @@ def test_depth_is_refused_before_anything_recurses() -> None:
     assert violations(tree, nested(MAX_DEPTH)) == []
     assert violations(tree, nested(MAX_DEPTH + 1))[0].code == "depth"
     assert violations(tree, nested(10_000))[0].code == "depth"
-    assert violations({"$ref": "#"}, {})[0].code == "depth"
+    with pytest.raises(Misconfigured, match="refers to itself"):
+        violations({"$ref": "#"}, {})
     with pytest.raises(Misconfigured, match="levels deep"):
         check_schema({"properties": nested(10_000)}, "x")
     with pytest.raises(Misconfigured):
@@ -119,8 +120,49 @@ def test_parts_not_known_yet_are_excused_and_the_rest_is_checked() -> None:
     assert found == {("/mode", "enum"), ("/list/1", "type"), ("/list", "maxItems"), ("/one", "oneOf")}
 
 
+KNOWN_IN_PARTS = {
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/one"}, "b": {"type": ["integer", "null"], "minimum": 0}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "$defs": {"one": {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 1}},
+}
+
+
+@pytest.mark.parametrize(
+    "value", [UNKNOWN, {"a": UNKNOWN}, {"a": ["x", UNKNOWN], "b": UNKNOWN}, {"a": ["x"], "b": 3.0}]
+)
+def test_parts_that_are_not_known_are_excused_where_they_may_be(value: Any) -> None:
+    assert compile_schema(KNOWN_IN_PARTS).violations(value, partial=True) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, {"a": []}, {"a": ["z"]}, {"a": ["x"], "b": -1}, {"a": ["x"], "c": 1}, {"a": [UNKNOWN], "c": UNKNOWN}, [], 1],
+)
+def test_parts_that_are_known_are_checked(value: Any) -> None:
+    assert compile_schema(KNOWN_IN_PARTS).violations(value, partial=True) != []
+
+
+def test_a_place_where_nothing_may_be_forbids_what_is_not_known() -> None:
+    schema = compile_schema({"properties": {"x": False, "y": {"anyOf": [{"const": 1}, {"required": ["z"]}]}}})
+
+    assert [one.render() for one in schema.violations({"x": UNKNOWN, "y": UNKNOWN}, partial=True)] == [
+        "/x: nothing is allowed here; found <not known yet>"
+    ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1: 2}, b"x"], ids=["number", "name", "bytes"])
+def test_what_is_no_json_is_invalid(value: Any) -> None:
+    (found,) = violations({"additionalProperties": {"type": "number"}}, {"x": value})
+
+    assert found.pointer in ("/x", "")
+
+
 def test_one_text_is_compiled_once() -> None:
-    assert compile_schema(dict(SEARCH)) is compile_schema(dict(SEARCH))
+    schema = dict(SEARCH)
+
+    assert compile_schema(schema) is compile_schema(dict(SEARCH)) is compile_schema(schema)
 
 
 def test_references_follow_a_schema_to_its_new_place() -> None:

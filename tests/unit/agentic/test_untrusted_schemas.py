@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from planq.shared.agentic.agents.document import parse_agent
@@ -156,8 +156,7 @@ def within(levels: int, keyword: str) -> dict[str, Any]:
     return {"type": "object", "properties": {"x": schema}}
 
 
-def tree(levels: int) -> Any:
-    value: Any = 1
+def tree(levels: int, value: Any = 1) -> Any:
     for _ in range(levels):
         value = {"c": value}
     return {"x": value}
@@ -170,36 +169,50 @@ AMBIGUOUS = {
     "properties": {"x": {"$ref": "#/$defs/t"}},
     "$defs": {"t": {"oneOf": [*ALTERNATIVES, {"type": "string"}]}},
 }
+EITHER = {**AMBIGUOUS, "$defs": {"t": {"anyOf": [*ALTERNATIVES, {"type": "string"}]}}}
 BRANCHING = [branching(keyword) for keyword in ("allOf", "anyOf", "oneOf", "if", "properties")]
 NAMES = ["allOf", "anyOf", "oneOf", "if", "properties"]
 
 
-@pytest.mark.parametrize("schema", BRANCHING, ids=NAMES)
+@pytest.mark.parametrize("keyword", NAMES)
 @pytest.mark.parametrize("value", [{"x": "text"}, {"x": 1}, {"x": {"a": {"b": 1}}}], ids=["text", "number", "object"])
-def test_a_schema_that_branches_at_each_level_is_gone_through_once(schema: dict[str, Any], value: Any) -> None:
-    steps = Steps()
+def test_a_schema_that_branches_at_each_level_is_never_gone_through(keyword: str, value: Any) -> None:
+    found = compile_schema(branching(keyword)).violations(value)
 
-    compile_schema(schema).violations(value, steps=steps)
-
-    assert MAX_STEPS - steps.left < 2_000
+    assert [one.code for one in found] == ([] if keyword == "properties" else ["cost"])
 
 
 @pytest.mark.parametrize(
-    ("schema", "value"),
+    ("schema", "value", "expected"),
     [
-        (within(LEVELS, "unevaluatedProperties"), {"x": {"a": 1}}),
-        (within(LEVELS, "unevaluatedProperties"), {"x": {"b": 1}}),
-        (within(LEVELS, "unevaluatedItems"), {"x": [1, 2]}),
-        (AMBIGUOUS, tree(90)),
+        (within(LEVELS, "unevaluatedProperties"), {"x": {"a": 1}}, ["cost"]),
+        (within(LEVELS, "unevaluatedProperties"), {"x": {"b": 1}}, ["cost"]),
+        (within(LEVELS, "unevaluatedItems"), {"x": [1, 2]}, ["cost"]),
+        (AMBIGUOUS, tree(90), ["schema"]),
+        (EITHER, tree(90), ["schema"]),
+        (EITHER, tree(90, "text"), []),
     ],
-    ids=["names", "other names", "items", "alternatives"],
+    ids=["names", "other names", "items", "alternatives", "several alternatives", "valid"],
 )
-def test_each_part_of_a_value_meets_each_schema_once(schema: dict[str, Any], value: Any) -> None:
-    steps = Steps()
+def test_a_schema_that_refers_to_itself_in_alternatives_is_decided_soon(
+    schema: dict[str, Any], value: Any, expected: list[str]
+) -> None:
+    assert [one.code for one in compile_schema(schema).violations(value)] == expected
 
-    compile_schema(schema).violations(value, steps=steps)
 
-    assert MAX_STEPS - steps.left < 20_000
+def test_what_one_of_many_alternatives_misses_is_told_while_there_are_few() -> None:
+    (found,) = compile_schema(EITHER).violations(tree(3))
+
+    assert found.render() == "/x: fits none, or more than one, of 4 alternatives; found an object ('c')"
+
+
+def test_a_large_value_is_told_its_first_fault() -> None:
+    schema = {"properties": {"x": {"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}}
+    items = ["a"] * 100_000
+
+    (found,) = compile_schema(schema).violations({"x": [*items, 1, 2]})
+
+    assert found.render() == "/x/100000: expected string, found 1"
 
 
 @pytest.mark.parametrize(
@@ -223,10 +236,12 @@ def test_what_takes_too_many_steps_is_said_to(schema: Any, value: Any) -> None:
 
 
 def test_checks_can_share_their_steps() -> None:
-    compiled, steps = compile_schema(AMBIGUOUS), Steps(1_000)
+    compiled, steps = compile_schema(AMBIGUOUS), Steps(20_000)
 
     assert [one.code for one in compiled.violations(tree(3), steps=steps)] == ["oneOf"]
+    assert not steps.are_spent
     assert [one.code for one in compiled.violations(tree(90), steps=steps)] == ["cost"]
+    assert steps.are_spent
 
 
 @pytest.mark.parametrize("schema", BRANCHING, ids=NAMES)
@@ -333,22 +348,32 @@ VALUES = st.recursive(
 )
 
 
-def test_references_that_end_with_the_stack_are_nested_too_deeply() -> None:
-    """The lookup of one of them panicked at some of these lengths: in Rust, where the stack ended within it."""
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}}},
+        {
+            "$ref": "#/$defs/d0",
+            "$defs": {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{m}"} for m in range(12)]} for n in range(12)},
+        },
+        {"$dynamicAnchor": "a", "not": {"anyOf": [{"$dynamicRef": "#a"}, {"$dynamicRef": "#a"}]}},
+        {"$schema": "https://json-schema.org/draft/2019-09/schema", "if": {"$recursiveRef": "#"}},
+    ],
+)
+def test_a_schema_that_refers_to_itself_for_the_same_value_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(Misconfigured, match="refers to itself for the same value"):
+        check_schema(schema, "mine")
 
-    def codes(length: int, pause: int) -> set[str]:
-        if pause:  # so that the stack ends elsewhere
-            return codes(length, pause - 1)
-        chain: dict[str, Any] = {
-            f"d{n}": {"if": (next_one := {"$ref": f"#/$defs/d{n + 1}"}), "then": next_one} for n in range(length)
-        }
-        definitions = {**chain, f"d{length}": {"type": "string"}}
-        schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
-        return {one.code for one in compile_schema(schema).violations({"x": 1})}
 
-    found = [codes(length, pause) for length in range(60, 400, 20) for pause in range(12)]
-    assert {"depth"} in found
-    assert all(one <= {"depth", "type", "if"} for one in found)
+@pytest.mark.parametrize("length", [200, 2_000, 5_000])
+def test_a_chain_of_references_ends(length: int) -> None:
+    chain = {f"d{number}": {"$ref": f"#/$defs/d{number + 1}"} for number in range(length)}
+    definitions = {**chain, f"d{length}": {"type": "string"}}
+    schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
+
+    assert compile_schema(schema).violations({"x": "text"}) == []
+    (found,) = compile_schema(schema).violations({"x": 1})
+    assert found.code == ("type" if length < 500 else "depth")
 
 
 @given(schema=any_schemas(), one=any_schemas(), value=VALUES | json_values)
@@ -370,7 +395,10 @@ def test_a_bounded_check_finds_what_the_library_finds(schema: Any, one: Any, val
         if type(error).__name__ != "PanicException":
             raise
         return
-    found = compile_schema(whole).violations({"x": value})
+    try:
+        found = compile_schema(whole).violations({"x": value})
+    except Misconfigured:
+        assume(False)  # it refers to itself for the same value
 
     assert {(tuple(one.pointer.split("/")[1:]), one.code) for one in found if one.code != "false"} <= {
         (tuple(part.replace("~", "~0").replace("/", "~1") for part in path), keyword) for path, keyword in expected
