@@ -15,7 +15,6 @@ from planq.shared.agentic.plan.errors import PlanError, format_plan_errors
 from planq.shared.agentic.plan.graph import (
     MAX_EDGES,
     Node,
-    critical_path_length,
     cycles,
     dependencies,
     dependents,
@@ -62,10 +61,6 @@ class CompiledPlan:
     """The steps in plan order; never empty and without a cycle."""
 
     steps: tuple[PlannedStep, ...]
-
-    @property
-    def critical_path_length(self) -> int:
-        return critical_path_length([step.depends_on for step in self.steps])
 
 
 @dataclass(frozen=True, slots=True)

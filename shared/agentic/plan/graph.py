@@ -6,11 +6,12 @@ is a sequence: element i holds the indices that step i waits for. Nothing recurs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from graphlib import CycleError, TopologicalSorter
 
 from planq.shared.kernel.states import Effect
+from planq.shared.platform.values.components import knots
 
 MAX_EDGES = 200_000
 """Most edges of one plan's order. Only many unordered explicit writes before many derived reads come near: that
@@ -78,20 +79,11 @@ def dependents(graph: Graph) -> list[tuple[int, ...]]:
 
 
 def topological_order(graph: Graph) -> list[int] | None:
-    """Return all steps such that each comes after those it waits for, lowest index first; None for a cycle."""
-    turned = dependents(graph)
-    open_waits = [len(waits) for waits in graph]
-    ready = [index for index, count in enumerate(open_waits) if count == 0]
-    heapify(ready)
-    order: list[int] = []
-    while ready:
-        step = heappop(ready)
-        order.append(step)
-        for later in turned[step]:
-            open_waits[later] -= 1
-            if open_waits[later] == 0:
-                heappush(ready, later)
-    return order if len(order) == len(graph) else None
+    """Return all steps such that each comes after those it waits for; None for a cycle."""
+    try:
+        return list(TopologicalSorter(dict(enumerate(graph))).static_order())
+    except CycleError:
+        return None
 
 
 def cycles(graph: Graph) -> list[tuple[int, ...]]:
@@ -101,12 +93,7 @@ def cycles(graph: Graph) -> list[tuple[int, ...]]:
     """
     if all(max(waits, default=-1) < step for step, waits in enumerate(graph)):
         return []  # nobody waits for a later step
-    knots = [
-        tuple(sorted(component))
-        for component in _components(graph)
-        if len(component) > 1 or component[0] in graph[component[0]]
-    ]
-    return sorted(knots)
+    return sorted(tuple(sorted(knot)) for knot in knots(dict(enumerate(graph))))
 
 
 def paths(graph: Graph) -> list[int]:
@@ -122,55 +109,3 @@ def paths(graph: Graph) -> list[int]:
         for earlier in graph[step]:
             length[earlier] = max(length[earlier], length[step] + 1)
     return length
-
-
-def critical_path_length(graph: Graph) -> int:
-    """Return the number of steps on the longest chain of waits: the least number of rounds of workers without bound.
-
-    Precondition: no cycle (`topological_order` is not None).
-    """
-    return max((1 + length for length in paths(graph)), default=0)
-
-
-def _components(graph: Graph) -> Iterator[list[int]]:
-    """Tarjan's algorithm (R. Tarjan, 1972, "Depth-first search and linear graph algorithms") with its own stack."""
-    number: dict[int, int] = {}
-    low: dict[int, int] = {}
-    path: list[int] = []
-    on_path: set[int] = set()
-    for root in range(len(graph)):
-        work = [] if root in number else [(root, iter(graph[root]))]
-        while work:
-            step, rest = work[-1]
-            if step not in number:
-                number[step] = low[step] = len(number)
-                path.append(step)
-                on_path.add(step)
-            new = next(_new_ones(rest, step, number, low, on_path), None)
-            if new is not None:
-                work.append((new, iter(graph[new])))
-                continue
-            work.pop()
-            if work:
-                low[work[-1][0]] = min(low[work[-1][0]], low[step])
-            if low[step] == number[step]:
-                yield _cut(path, on_path, step)
-
-
-def _new_ones(
-    rest: Iterator[int], step: int, number: dict[int, int], low: dict[int, int], on_path: set[int]
-) -> Iterator[int]:
-    """Consume edges: note those that lead back into the path, yield those that lead to a new step."""
-    for following in rest:
-        if following not in number:
-            yield following
-        elif following in on_path:
-            low[step] = min(low[step], number[following])
-
-
-def _cut(path: list[int], on_path: set[int], step: int) -> list[int]:
-    component: list[int] = []
-    while not component or component[-1] != step:
-        component.append(path.pop())
-        on_path.discard(component[-1])
-    return component

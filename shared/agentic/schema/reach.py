@@ -14,6 +14,8 @@ from jsonschema_specifications import REGISTRY as SPECIFICATIONS  # type: ignore
 from referencing.jsonschema import DRAFT202012
 from referencing.jsonschema import SchemaRegistry as Registry
 
+from planq.shared.platform.values.components import components, knots
+
 SchemaPath = tuple[str | int, ...]
 
 REGISTRY: Final[Registry] = SPECIFICATIONS
@@ -102,10 +104,8 @@ def endless(schema: Mapping[str, Any], reached: Sequence[ReachableSchema]) -> Sc
         ]
         for one in reached
     }
-    for group in _groups(leads_to):
-        if len(group) > 1 or group[0] in leads_to[group[0]]:
-            return places_of(schema).get(group[-1], ())
-    return None
+    found = next(knots(leads_to), None)
+    return None if found is None else places_of(schema).get(found[-1], ())
 
 
 def applied(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -152,7 +152,7 @@ def written_out(
         for key, one in by_id.items()
     }
     sizes: dict[int, int] = {}
-    for group in _groups(leads_to):
+    for group in components(leads_to):
         within = set(group)
         size = sum(
             weight(by_id[one]) + sum(sizes.get(inner, 1) for inner in leads_to[one] if inner not in within)
@@ -169,37 +169,6 @@ def too_branched(schema: Mapping[str, Any], reached: Sequence[ReachableSchema]) 
     """Return the path to a smallest schema that comes to more than `MAX_WRITTEN_OUT` schemas; None without one."""
     large = [(size, key) for key, size in written_out(reached).items() if size > MAX_WRITTEN_OUT]
     return places_of(schema).get(min(large)[1], ()) if large else None
-
-
-def _groups(leads_to: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
-    """Yield the strongly connected components of a graph, each after those it leads to (Tarjan's, no recursion)."""
-    order: dict[int, int] = {}
-    lowest: dict[int, int] = {}
-    rest: dict[int, Iterator[int]] = {}
-    unassigned: dict[int, None] = {}
-    for start in leads_to:
-        way = [start] if start not in order else []
-        while way:
-            node = way[-1]
-            if node not in order:
-                order[node] = lowest[node] = len(order)
-                rest[node] = iter(leads_to[node])
-                unassigned[node] = None
-            for inner in rest[node]:
-                if inner not in order:
-                    way.append(inner)
-                    break
-                if inner in unassigned:
-                    lowest[node] = min(lowest[node], lowest[inner])
-            else:
-                way.pop()
-                if way:
-                    lowest[way[-1]] = min(lowest[way[-1]], lowest[node])
-                if lowest[node] == order[node]:
-                    group: list[int] = []
-                    while not group or group[-1] != node:
-                        group.append(unassigned.popitem()[0])
-                    yield group
 
 
 def schemas_in(schema: Mapping[str, Any]) -> Iterator[tuple[SchemaPath, Mapping[str, Any]]]:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from planq.shared.agentic.plan.graph import (
     MAX_EDGES,
     Node,
-    critical_path_length,
     cycles,
     dependencies,
     dependents,
@@ -102,7 +101,6 @@ def test_order_and_cycles_exclude_each_other(nodes: list[Node]) -> None:
         place = {step: position for position, step in enumerate(sequence)}
         assert sorted(sequence) == list(range(len(nodes)))
         assert all(place[earlier] < place[step] for step in place for earlier in order[step])
-        assert 1 <= critical_path_length(order) <= len(nodes)
         behind = paths(order)
         for step, later in enumerate(dependents(order)):
             assert behind[step] == max((1 + behind[one] for one in later), default=0)
@@ -137,8 +135,3 @@ def test_a_cycle_of_many_thousand_steps_is_found_without_recursion() -> None:
     assert topological_order(ring) is None
     assert cycles(ring) == [tuple(range(50_000))]
     assert cycles([(0,), (), (3,), (2,)]) == [(0,), (2, 3)]
-
-
-def test_the_critical_path_counts_steps() -> None:
-    assert critical_path_length([]) == 0
-    assert critical_path_length([(), (), (0, 1), (2,)]) == 3
