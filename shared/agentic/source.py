@@ -21,7 +21,7 @@ from planq.shared.platform.errors import capped
 from planq.shared.platform.values.decoding import decode
 from planq.shared.platform.values.defects import Defect
 from planq.shared.platform.values.describe import excerpt, is_deeper_than
-from planq.shared.platform.values.pointers import Tokens, to_pointer
+from planq.shared.platform.values.pointers import path_pointer
 
 MAX_CHARS = 256 * 1024
 """Longest text of a document; an agent of a hundred pages of instructions has less."""
@@ -48,19 +48,11 @@ class DocumentSource:
         near = path
         while near and near not in self.lines:
             near = near[:-1]
-        return Defect(pointer(path), "", message, self.lines.get(near))
+        return Defect(path_pointer(path), "", message, self.lines.get(near))
 
 
 def _unreadable(message: str, line: int | None = None) -> DocumentSource:
     return DocumentSource(defects=[Defect("", "", message, line)])
-
-
-def pointer(path: DocumentPath) -> str:
-    """Return a path as an RFC 6901 pointer."""
-    tokens: Tokens = None
-    for part in path:
-        tokens = (tokens, part)
-    return to_pointer(tokens)
 
 
 def read_source(source: str | bytes | Mapping[str, Any]) -> DocumentSource:
@@ -148,7 +140,7 @@ _TWICE = "the same key stands here twice"
 
 
 def _nul(path: DocumentPath) -> Defect:
-    return Defect(pointer(path), "", "the text holds a NUL character, which cannot be stored")
+    return Defect(path_pointer(path), "", "the text holds a NUL character, which cannot be stored")
 
 
 def _with_nul(value: Any) -> list[DocumentPath]:
@@ -269,7 +261,7 @@ class _Reading:
         shown = excerpt(node.value) if isinstance(node, yaml.ScalarNode) else "a list or an object"
         line = node.start_mark.line + 1
         self._marked.defects.append(
-            Defect(pointer(path), "", f"expected a text as key, found {shown}; quote it", line)
+            Defect(path_pointer(path), "", f"expected a text as key, found {shown}; quote it", line)
         )
         return None
 

@@ -18,10 +18,11 @@ from planq.shared.agentic.agents.checks import flat_row
 from planq.shared.agentic.agents.document import AgentDocument
 from planq.shared.agentic.rounds.evaluate import rule_defects
 from planq.shared.agentic.schema.reach import schemas_in
-from planq.shared.agentic.source import DocumentPath, pointer
+from planq.shared.agentic.source import DocumentPath
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.agentic.tools.names import NameIndex
 from planq.shared.platform.errors import capped
+from planq.shared.platform.values.pointers import path_pointer
 
 CHAINED_TOOL_MISSING: Final = "chained_tool_missing"
 AGENT_TOOLS_MISSING: Final = "agent_tools_missing"
@@ -149,12 +150,12 @@ def _misspelt(document: AgentDocument) -> Iterator[DocumentWarning]:
         for name in (part and part.model_extra) or ():
             if name not in _OTHER_FIELDS and (near := difflib.get_close_matches(name[:100], known, 1, _ALIKE)):
                 message = f"the field {_shown(name)} has no meaning and is kept as it is; did you mean {near[0]!r}?"
-                yield DocumentWarning(pointer((*place, name)), "field_unknown", name, message)
+                yield DocumentWarning(path_pointer((*place, name)), "field_unknown", name, message)
             elif part is document.limits:
                 message = (
                     f"the limit {_shown(name)} has no meaning and bounds nothing; known ones are {', '.join(known)}"
                 )
-                yield DocumentWarning(pointer((*place, name)), "field_unknown", name, message)
+                yield DocumentWarning(path_pointer((*place, name)), "field_unknown", name, message)
 
 
 _ALIKE = 0.85
@@ -178,7 +179,7 @@ def _unquoted(document: AgentDocument) -> Iterator[DocumentWarning]:
                         f"expected texts, because the type is string; found {listed}; put them "
                         "in quotes: YAML reads 1.10, 01234 and true without quotes as numbers and booleans"
                     )
-                    place = pointer((*base, *path, keyword))
+                    place = path_pointer((*base, *path, keyword))
                     yield DocumentWarning(place, "value_unquoted", keyword, message)
 
 
@@ -216,13 +217,13 @@ def _looping(
     block = document.loop_block()
     index = NameIndex(known)
     for path, message in rule_defects(block, known) if block is not None else ():
-        yield DocumentWarning(pointer(("loop", *path)), "arguments_invalid", str(path[-1]), message)
+        yield DocumentWarning(path_pointer(("loop", *path)), "arguments_invalid", str(path[-1]), message)
     if block is not None and block.planner is not None and planners is not None and block.planner not in planners:
         problem = _missing(f"no worker has a planner {_shown(block.planner)}")
         yield DocumentWarning("/loop/planner", "planner_missing", block.planner, problem)
     for path, name in block.called() if block is not None else ():
         if len(index.candidates(name)) != 1:
-            place = pointer(("loop", *path))
+            place = path_pointer(("loop", *path))
             yield DocumentWarning(place, "tool_missing", name, _missing(f"no worker offers a tool {_shown(name)}"))
     for name in prompt_skills(document):
         if name not in skills:

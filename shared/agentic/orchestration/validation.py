@@ -27,6 +27,7 @@ from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.platform.errors import capped
 from planq.shared.platform.values.defects import Defect
 from planq.shared.platform.values.describe import excerpt, is_deeper_than, sentence_list
+from planq.shared.platform.values.pointers import path_pointer
 
 STEP_ID = re.compile(r"[a-zA-Z0-9_.:-]+")
 RESULT_KEY = re.compile(r"[a-zA-Z0-9_.-]+")
@@ -48,8 +49,7 @@ def defects_text(defects: Sequence[Defect]) -> str:
 
 def pointer_of(path: str) -> str:
     """Return the JSON pointer for the path of a defect, such as `/steps/0/id` for `steps[0].id`."""
-    parts = re.findall(r"[^.\[\]]+", path)
-    return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in parts)
+    return path_pointer(re.findall(r"[^.\[\]]+", path))
 
 
 def read_plan(raw: Any, *, max_steps: int | None = None) -> OrchestrationPlan | list[Defect]:

@@ -23,7 +23,7 @@ from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.kernel.states import StepKind
 from planq.shared.platform.errors import PlanInvalid, capped, storable
 from planq.shared.platform.values.describe import excerpt, is_deeper_than
-from planq.shared.platform.values.pointers import Tokens, to_pointer
+from planq.shared.platform.values.pointers import Tokens, path_pointer, to_pointer
 
 MAX_RETRIES = 100
 MAX_TOOL_NAME_CHARS = 200
@@ -272,9 +272,6 @@ def _call_of(raw: Any) -> Call | None:
 
 
 def _to_error(item: Mapping[str, Any]) -> PlanError:
-    tokens: Tokens = None
-    for token in item["loc"]:
-        tokens = (tokens, token)
     place = item["loc"]
     index = place[1] if len(place) > 1 and place[0] == "calls" and isinstance(place[1], int) else None
-    return invalid_plan(str(item["msg"]), to_pointer(tokens), index)
+    return invalid_plan(str(item["msg"]), path_pointer(place), index)

@@ -93,6 +93,11 @@ def invalid_plan(message: str, path: str = "", tool_index: int | None = None) ->
     return PlanError(tool_index, "", None, "invalid_plan", {"path": path, "message": capped(message, 300)})
 
 
+def by_call(errors: Sequence[PlanError]) -> list[PlanError]:
+    """Return defects in the order of the calls that they are about, those of the plan as a whole first."""
+    return sorted(errors, key=lambda error: -1 if error.tool_index is None else error.tool_index)
+
+
 def _quoted(text: Any) -> str:
     # One defect is one line, whatever the text holds.
     return repr(capped(str(text), _QUOTED_CHARS))

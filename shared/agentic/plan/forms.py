@@ -28,13 +28,14 @@ from planq.shared.agentic.orchestration.request import OrchestrateLimits
 from planq.shared.agentic.orchestration.validation import pointer_of
 from planq.shared.agentic.orchestration.validation import read_plan as read_orchestration
 from planq.shared.agentic.plan.document import Plan, ReadablePart, cut_short, readable_part, structural_errors, whole
-from planq.shared.agentic.plan.errors import PlanError, invalid_plan
+from planq.shared.agentic.plan.errors import PlanError, by_call, invalid_plan
 from planq.shared.agentic.schema.schemas import MAX_DEPTH
 from planq.shared.agentic.tools.names import to_registry
 from planq.shared.platform.errors import capped
 from planq.shared.platform.values.decoding import decode
 from planq.shared.platform.values.defects import Defect
 from planq.shared.platform.values.describe import excerpt, is_deeper_than
+from planq.shared.platform.values.pointers import path_pointer
 
 _MAX_DOCUMENT_DEPTH = MAX_DEPTH + 8
 """Around the arguments stand at most the plan, its list, a step, a group, its list, an agent and what it is given."""
@@ -237,10 +238,7 @@ def _steps(raw: Mapping[str, Any], form: PlanForm, reader: _Reader, *, is_strict
     read = structural_errors(document) if calls else []
     if isinstance(read, Plan) and not errors:
         return read
-    return sorted(
-        [*errors, *(_renamed(error, form) for error in read if isinstance(error, PlanError))],
-        key=lambda error: -1 if error.tool_index is None else error.tool_index,
-    )
+    return by_call([*errors, *(_renamed(error, form) for error in read if isinstance(error, PlanError))])
 
 
 def _renamed(error: PlanError, form: PlanForm) -> PlanError:
@@ -262,8 +260,7 @@ def _unknown_fields(steps: Sequence[Any], known: frozenset[str]) -> Iterator[Pla
         is_asking = step.get("type") in QUESTION_TYPES
         for name in step:
             if name not in known and not (is_asking and name in _QUESTION_FIELDS):
-                shown = capped(str(name), 100)
-                place = f"/steps/{number}/{shown.replace('~', '~0').replace('/', '~1')}"
+                place = path_pointer(("steps", number, capped(str(name), 100)))
                 yield invalid_plan(f"unknown field; known ones are {', '.join(sorted(known))}", place, number)
 
 

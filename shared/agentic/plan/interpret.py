@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from planq.shared.agentic.models.exchange import ToolCallRequest
 from planq.shared.agentic.plan.document import Plan, cut_short, structural_errors, without_meaningless
-from planq.shared.agentic.plan.errors import PlanError, invalid_plan
+from planq.shared.agentic.plan.errors import PlanError, by_call, invalid_plan
 from planq.shared.agentic.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_question, read_any_form
 from planq.shared.agentic.schema.schemas import rebase
 from planq.shared.agentic.tools.definition import ToolDefinition
@@ -172,11 +172,6 @@ def _plan(document: Mapping[str, Any], errors: Sequence[PlanError] = ()) -> Call
     if isinstance(plan, Plan):
         return malformed(*wrong) if wrong else Calls(plan, ignored=ignored)
     return malformed(*by_call([*errors, *plan, *meant]))
-
-
-def by_call(errors: Sequence[PlanError]) -> list[PlanError]:
-    """Return defects in the order of the calls that they are about, those of the plan as a whole first."""
-    return sorted(errors, key=lambda error: -1 if error.tool_index is None else error.tool_index)
 
 
 def malformed(*errors: PlanError) -> MalformedPlan:

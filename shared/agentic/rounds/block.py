@@ -31,13 +31,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.agentic.rounds.expressions import expression_defect, template_defects
 from planq.shared.agentic.schema.schemas import MAX_DEPTH
-from planq.shared.agentic.source import DocumentPath, Finding, pointer
+from planq.shared.agentic.source import DocumentPath, Finding
 from planq.shared.agentic.tools.names import MAX_AGENT_NAME, to_registry
 from planq.shared.agentic.tools.policy import POLICY_ENTRY_SCHEMA, Rule, read_policy_entry
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import AskedOf, Strategy
 from planq.shared.platform.errors import InvalidRequest, capped
 from planq.shared.platform.values.describe import excerpt, is_deeper_than, sentence_list
+from planq.shared.platform.values.pointers import path_pointer
 
 MAX_BLOCK_BYTES = 64 * 1024
 MAX_RULES = 20
@@ -242,7 +243,7 @@ def parse_block(raw: Any, name: str = "the loop block") -> LoopBlock:
 
 def block_refused(found: Sequence[Finding], name: str = "the loop block") -> InvalidRequest:
     """Return the refusal of a block with these defects, each with its JSON pointer."""
-    shown = [(pointer(path), message) for path, message in found]
+    shown = [(path_pointer(path), message) for path, message in found]
     listed = sentence_list([f"{place}: {message}" if place else message for place, message in shown], _MOST_LISTED)
     return InvalidRequest(
         f"{name} is not valid: {listed}", errors=[{"path": place, "message": message} for place, message in shown]

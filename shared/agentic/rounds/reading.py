@@ -19,7 +19,7 @@ from planq.shared.agentic.plan.document import (
     whole,
     without_meaningless,
 )
-from planq.shared.agentic.plan.errors import PlanError, invalid_plan
+from planq.shared.agentic.plan.errors import PlanError, by_call, invalid_plan
 from planq.shared.agentic.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_without_steps, read_any_form
 from planq.shared.agentic.plan.interpret import (
     DIRECT,
@@ -27,7 +27,6 @@ from planq.shared.agentic.plan.interpret import (
     TOOL_CALLS,
     Direct,
     MalformedPlan,
-    by_call,
     decision_in,
     decoded,
     malformed,

@@ -12,7 +12,7 @@ import jsonschema_rs
 from planq.shared.platform.errors import capped
 from planq.shared.platform.values.defects import Defect
 from planq.shared.platform.values.describe import excerpt
-from planq.shared.platform.values.pointers import Tokens, to_pointer
+from planq.shared.platform.values.pointers import path_pointer
 
 Kind = jsonschema_rs.ValidationErrorKind
 
@@ -45,18 +45,11 @@ def explain(
     for error in errors:
         if not (has_unknown and _is_excused(error, value)):
             told = _of_what_may_be_null(error)
-            found.setdefault((pointer_to(told.instance_path), _keyword(told)), []).append(told)
+            found.setdefault((path_pointer(told.instance_path), _keyword(told)), []).append(told)
     return [
         Defect(pointer, keyword, capped(_message(keyword, same, schema, value), 500))
         for (pointer, keyword), same in islice(found.items(), MAX_VIOLATIONS)
     ]
-
-
-def pointer_to(path: Iterable[str | int]) -> str:
-    tokens: Tokens = None
-    for token in path:
-        tokens = (tokens, token)
-    return to_pointer(tokens)
 
 
 def _inner(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:

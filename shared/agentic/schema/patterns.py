@@ -66,16 +66,19 @@ def patterns_of(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ..
     A subschema that is used in several places is yielded once.
     """
     for path, contents in schemas_in(schema):
-        for name in named_patterns(contents):
-            yield (*path, "patternProperties", name), name
-        if isinstance(found := contents.get("pattern"), str):
-            yield (*path, "pattern"), found
+        for keyword in ("pattern", "patternProperties"):
+            for pattern in own_patterns(contents, keyword):
+                yield (*path, keyword, *([pattern] if keyword == "patternProperties" else [])), pattern
 
 
-def named_patterns(contents: Mapping[str, Any]) -> Iterable[str]:
-    """Return the patterns that a schema has for names of properties."""
-    names = contents.get("patternProperties")
-    return names if isinstance(names, Mapping) else ()
+def own_patterns(contents: Mapping[str, Any], *keywords: str) -> Iterator[str]:
+    """Yield the patterns that a schema has itself, for texts (`pattern`) and for names (`patternProperties`)."""
+    for keyword in keywords or ("pattern", "patternProperties"):
+        found = contents.get(keyword)
+        if isinstance(found, str):
+            yield found
+        elif isinstance(found, Mapping):
+            yield from found
 
 
 def encodable(text: str) -> str:

@@ -9,27 +9,28 @@ quote short excerpts only.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 import jsonschema_rs
 from referencing.exceptions import Unresolvable
 
-from planq.shared.agentic.schema.explain import MAX_VIOLATIONS, UNKNOWN, explain, pointer_to
+from planq.shared.agentic.schema.explain import MAX_VIOLATIONS, UNKNOWN, explain
 from planq.shared.agentic.schema.patterns import (
     PATTERN_OPTIONS,
     are_too_large,
     encodable,
     is_readable,
-    named_patterns,
     needs_backtracking,
+    own_patterns,
 )
 from planq.shared.agentic.schema.reach import MAX_WRITTEN_OUT, ReachableSchema, endless, reachable, too_branched
 from planq.shared.agentic.schema.work import MAX_STEPS, Steps, TooCostly, Work
 from planq.shared.platform.errors import Misconfigured, capped
 from planq.shared.platform.values.defects import Defect
 from planq.shared.platform.values.describe import MAX_DEPTH, excerpt, is_deeper_than
+from planq.shared.platform.values.pointers import path_pointer
 
 __all__ = [
     "MAX_DEPTH",
@@ -209,7 +210,7 @@ def check_schema(schema: Any, place: str, *, is_trusted: bool = True) -> None:
     circle = endless(schema, reached)
     if circle is not None:
         raise Misconfigured(
-            f"{place}: the schema at {pointer_to(circle) or 'the top'} refers to itself for the same value, so its "
+            f"{place}: the schema at {path_pointer(circle) or 'the top'} refers to itself for the same value, so its "
             "check would never end; refer to it from below `properties` or `items`"
         )
     if not is_trusted:
@@ -308,7 +309,7 @@ def _parts(value: Any) -> int | None:
 
 def _check_by(dialect: str, schema: Mapping[str, Any], place: str) -> None:
     for path, message in _broken_rules(dialect, schema)[:1]:
-        raise Misconfigured(f"{place}: not a valid JSON Schema at {pointer_to(path) or 'the top'}: {message}")
+        raise Misconfigured(f"{place}: not a valid JSON Schema at {path_pointer(path) or 'the top'}: {message}")
 
 
 def _broken_rules(dialect: str, schema: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
@@ -339,7 +340,7 @@ def _broken_rule(error: jsonschema_rs.ValidationError) -> str:
 
 
 def _check_bounds(schema: Mapping[str, Any], reached: Sequence[ReachableSchema], place: str) -> None:
-    patterns = [pattern for one in reached for pattern in _patterns(one.contents)]
+    patterns = [pattern for one in reached for pattern in own_patterns(one.contents)]
     for pattern in patterns:
         if needs_backtracking(pattern):
             raise Misconfigured(
@@ -351,15 +352,9 @@ def _check_bounds(schema: Mapping[str, Any], reached: Sequence[ReachableSchema],
     branched = too_branched(schema, reached)
     if branched is not None:
         raise Misconfigured(
-            f"{place}: with its references written out, the schema at {pointer_to(branched) or 'the top'} consists "
+            f"{place}: with its references written out, the schema at {path_pointer(branched) or 'the top'} consists "
             f"of more than {MAX_WRITTEN_OUT} schemas; refer to large definitions from fewer places"
         )
-
-
-def _patterns(contents: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(pattern := contents.get("pattern"), str):
-        yield pattern
-    yield from named_patterns(contents)
 
 
 _COSTLY = f"needs more than {MAX_STEPS} steps to be checked against its schema; send less, or simplify the schema"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from planq.shared.agentic.schema.patterns import named_patterns, size_of
+from planq.shared.agentic.schema.patterns import own_patterns, size_of
 from planq.shared.agentic.schema.reach import ReachableSchema, applied, reachable, written_out
 from planq.shared.platform.values.describe import MAX_DEPTH
 
@@ -170,10 +170,8 @@ def _item_steps(item: Any) -> int:
 
 def _character_steps(schema: Mapping[str, Any]) -> int:
     """Return the steps that the keywords of one schema take for each character."""
-    pattern = schema.get("pattern")
-    own = [pattern] if isinstance(pattern, str) else []
     return sum(keyword in schema for keyword in _READS_TEXT) + sum(
-        1 + size_of(one) // _BYTES_PER_STEP for one in (*own, *named_patterns(schema))
+        1 + size_of(pattern) // _BYTES_PER_STEP for pattern in own_patterns(schema)
     )
 
 

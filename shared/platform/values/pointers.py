@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _MAX_INDEX_DIGITS = 18
 
 Tokens = tuple["Tokens", str | int] | None
@@ -13,8 +15,13 @@ def to_pointer(tokens: Tokens) -> str:
     parts: list[str] = []
     while tokens is not None:
         tokens, last = tokens
-        parts.append(str(last).replace("~", "~0").replace("/", "~1"))
-    return "".join(f"/{part}" for part in reversed(parts))
+        parts.append(str(last))
+    return path_pointer(reversed(parts))
+
+
+def path_pointer(path: Iterable[str | int]) -> str:
+    """Render a path from the top downwards as an RFC 6901 JSON pointer."""
+    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
 
 
 def from_pointer(pointer: str) -> tuple[str, ...]:
