@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import accumulate
+from statistics import fmean
 from typing import NamedTuple
 
 from planq.shared.agentic.plan.graph import Graph, dependents, topological_order
@@ -103,14 +104,11 @@ def _placed(columns: Sequence[Sequence[tuple[int, ...]]], graph: Graph) -> PlanL
     for column, groups in enumerate(columns):
         # A node stands beside what it waits for, so that few edges cross.
         rows = {
-            group: _mean([nodes[node_of[one]].row for index in group for one in graph[index]]) for group in groups
+            group: fmean([nodes[node_of[one]].row for index in group for one in graph[index]] or [0])
+            for group in groups
         }
         for row, group in enumerate(sorted(groups, key=lambda one: (rows[one], one))):
             node_of.update(dict.fromkeys(group, len(nodes)))
             nodes.append(PlanNode(group, column, row))
     pairs = {(node_of[one], node_of[index]) for index, waits in enumerate(graph) for one in waits}
     return PlanLayout(nodes, sorted(pairs), len(columns), max((len(groups) for groups in columns), default=0))
-
-
-def _mean(rows: Sequence[int]) -> float:
-    return sum(rows) / len(rows) if rows else 0.0

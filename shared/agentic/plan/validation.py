@@ -25,7 +25,6 @@ from planq.shared.agentic.schema.schemas import (
     MAX_DEPTH,
     MAX_STEPS,
     UNKNOWN,
-    Schema,
     Steps,
     check_schema,
     compile_schema,
@@ -70,7 +69,7 @@ def outline_errors(plan: Outline, *, max_steps: int, agents: OrchestrateLimits |
     errors: list[PlanError] = []
     for number, (one, found, size) in enumerate(zip(plan.bound, plan.found, _sizes(plan), strict=True), plan.base):
         input_schema = one.tool.input_schema if one.tool is not None else None
-        errors += checks.references(number, found or (), input_schema)
+        errors += filter(None, (checks.reference(number, item, input_schema) for item in found or ()))
         errors += _insertions(number, one, found or ())
         if one.error is not None:
             errors.append(one.error)
@@ -205,18 +204,8 @@ class _Checks:
 
     def __init__(self, producers: Sequence[Producer]) -> None:
         self._producers = producers
-        self._sources: dict[tuple[int, tuple[str, ...]], NotInSchema | str | None] = {}
-        self._targets: dict[tuple[int, str], str | None] = {}
-        self._schemas: dict[str, Schema] = {}
+        self._types: dict[tuple[int, tuple[str, ...], bool], NotInSchema | str | None] = {}
         self._steps = Steps(MAX_PLAN_STEPS)
-
-    def references(
-        self, number: int, found: Sequence[Occurrence], input_schema: Mapping[str, Any] | None
-    ) -> Iterator[PlanError]:
-        for item in found:
-            error = self.reference(number, item, input_schema)
-            if error is not None:
-                yield error
 
     def reference(self, number: int, found: Occurrence, input_schema: Mapping[str, Any] | None) -> PlanError | None:
         reference = found.reference
@@ -228,7 +217,7 @@ class _Checks:
         producer = self._producers[reference.step]
         if producer.output_schema is None:
             return _at(number, found, "no_output_schema", {"tool_name": producer.tool_name})
-        source = self._source(producer.output_schema, reference.path)
+        source = self._type(producer.output_schema, reference.path, first_must_be_declared=True)
         if isinstance(source, NotInSchema):
             details = {
                 "tool_name": producer.tool_name,
@@ -236,9 +225,9 @@ class _Checks:
                 "available_fields": list(source.available),
             }
             return _at(number, found, "field_not_found", details)
-        expected = self._target(input_schema, found.pointer) if input_schema is not None else None
+        expected = None if input_schema is None else self._type(input_schema, from_pointer(found.pointer))
         actual = "string" if found.embedded else source
-        if _fits(actual, expected):
+        if isinstance(expected, NotInSchema) or _fits(actual, expected):
             return None
         return _at(number, found, "type_mismatch", {"expected": expected, "actual": actual})
 
@@ -247,8 +236,10 @@ class _Checks:
     ) -> Iterator[PlanError]:
         if tool is None:
             return
-        value = unscoped(_without(arguments, found) if found else arguments, tool.user_scoped)
-        for violation in self._schema(tool).violations(value, partial=bool(found), steps=self._steps):
+        known = _blanked(arguments, (), {from_pointer(item.pointer) for item in found}) if found else arguments
+        schema = compile_schema(tool.input_schema)
+        value = unscoped(known, tool.user_scoped)
+        for violation in schema.violations(value, partial=bool(found), steps=self._steps):
             details = {"tool_name": tool.name, "message": violation.message}
             yield PlanError(number, violation.pointer, None, "invalid_argument", details)
 
@@ -271,24 +262,14 @@ class _Checks:
             return "index_out_of_bounds", {"referenced_index": step, "max_valid_index": last}
         return None
 
-    def _source(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> NotInSchema | str | None:
-        key = (id(schema), path)
-        if key not in self._sources:
-            end = follow(schema, path, first_must_be_declared=True)
-            self._sources[key] = end if isinstance(end, NotInSchema) else declared_type(schema, end.schemas)
-        return self._sources[key]
-
-    def _target(self, schema: Mapping[str, Any], pointer: str) -> str | None:
-        key = (id(schema), pointer)
-        if key not in self._targets:
-            end = follow(schema, from_pointer(pointer))
-            self._targets[key] = None if isinstance(end, NotInSchema) else declared_type(schema, end.schemas)
-        return self._targets[key]
-
-    def _schema(self, tool: ToolDefinition) -> Schema:
-        if tool.name not in self._schemas:
-            self._schemas[tool.name] = compile_schema(tool.input_schema)
-        return self._schemas[tool.name]
+    def _type(
+        self, schema: Mapping[str, Any], path: tuple[str, ...], *, first_must_be_declared: bool = False
+    ) -> NotInSchema | str | None:
+        key = (id(schema), path, first_must_be_declared)
+        if key not in self._types:
+            end = follow(schema, path, first_must_be_declared=first_must_be_declared)
+            self._types[key] = end if isinstance(end, NotInSchema) else declared_type(schema, end.schemas)
+        return self._types[key]
 
 
 def _at(number: int, found: Occurrence, kind: str, details: Mapping[str, Any] | None = None) -> PlanError:
@@ -312,16 +293,8 @@ def _size(arguments: Any) -> int:
     return len(json.dumps(arguments, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
 
 
-def _without(arguments: Any, found: Sequence[Occurrence]) -> Any:
-    """Return a copy of `arguments` in which every string that holds a reference is `UNKNOWN`.
-
-    Precondition: not deeper than `MAX_DEPTH`.
-    """
-    return _blanked(arguments, (), {from_pointer(item.pointer) for item in found})
-
-
 def _blanked(value: Any, place: tuple[str, ...], places: Container[tuple[str, ...]]) -> Any:
-    # A function of its own: one inside `_without` that calls itself would leave garbage for the collector each time.
+    """Return a copy of arguments with `UNKNOWN` at these places; precondition: not deeper than `MAX_DEPTH`."""
     if place in places:
         return UNKNOWN
     if isinstance(value, dict):
