@@ -12,9 +12,9 @@ is tried again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
@@ -87,7 +87,7 @@ BEGIN
     END LOOP;
 END $$"""
 
-_TRIGGER = re.compile(r"^CREATE (CONSTRAINT )?TRIGGER (\w+)[^;]*? ON (\w+)[^;]+;", re.MULTILINE)
+_TRIGGERS_BEGIN = ("CREATE TRIGGER ", "CREATE CONSTRAINT TRIGGER ")
 
 
 def sqlalchemy_url(database_url: str) -> str:
@@ -162,21 +162,38 @@ def define_functions(connection: Connection, *, with_triggers: bool = True) -> N
     driver.execute(f"COMMENT ON SCHEMA \"{schema}\" IS '{HEAD}'")
     # Functions run with the rights of their caller, so whoever may use the tables may call them.
     driver.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO PUBLIC')
-    for text_ in statements:
-        driver.execute(_TRIGGER.sub("", text_))
+    apart = [_without_triggers(text_) for text_ in statements]
+    for rest, _ in apart:
+        driver.execute(rest)
     driver.execute(
         f'CREATE FUNCTION "{schema}".planq_digest() RETURNS text LANGUAGE sql IMMUTABLE AS '
         f"$$ SELECT '{digest()}'::text $$"
     )
     if with_triggers:
-        for text_ in statements:
-            for trigger in _TRIGGER.finditer(text_):
-                is_constraint, name, table = trigger.groups()
-                if is_constraint:  # which cannot be replaced
-                    driver.execute(f"DROP TRIGGER IF EXISTS {name} ON {table}; {trigger[0]}")
-                else:
-                    driver.execute(trigger[0].replace("CREATE", "CREATE OR REPLACE", 1))
+        for trigger in chain.from_iterable(triggers for _, triggers in apart):
+            if trigger.startswith(_TRIGGERS_BEGIN[0]):
+                driver.execute(trigger.replace("CREATE", "CREATE OR REPLACE", 1))
+            else:  # a constraint cannot be replaced
+                name, table = trigger.split()[3], trigger.partition(" ON ")[2].split()[0]
+                driver.execute(f"DROP TRIGGER IF EXISTS {name} ON {table}; {trigger}")
         driver.execute(_DROP_OTHER_TRIGGERS.replace("SCHEMA", schema))
+
+
+def _without_triggers(text_: str) -> tuple[str, Sequence[str]]:
+    """Return a file's definitions without its triggers, and these, which need locks on tables."""
+    rest: list[str] = []
+    triggers: list[str] = []
+    into = rest
+    for line in text_.splitlines(keepends=True):
+        if line.startswith(_TRIGGERS_BEGIN):
+            triggers.append("")
+            into = triggers
+        if into is rest:
+            rest.append(line)
+        else:
+            triggers[-1] += line
+            into = rest if line.rstrip().endswith(";") else triggers
+    return "".join(rest), triggers
 
 
 @contextmanager

@@ -16,6 +16,10 @@ from tests.support.patterns import Place, collected, explosion
 MADE_LATER: Mapping[tuple[str, str], str] = {
     ("shared/subjects/tenants/prompt.py", "text.replace(' ', '\\\\s+')"): r"You\s+are\s+an\s+agent",
     ("shared/subjects/tenants/config.py", "'|'.join(['', *meant])"): "|one.*|two.",
+    (
+        "shared/kernel/schema_version.py",
+        "f\"(?<!TRIGGER )(?<![.\\\\w'])(?:{'|'.join(sorted(names))})\\\\b\"",
+    ): r"(?<!TRIGGER )(?<![.\w'])(?:planq_end|planq_end_jobs)\b",
     ("shared/platform/redact.py", "'|'.join(map(_found_as, longest_first))"): "secret|sec",
     (
         "worker/models/reading/texts.py",
