@@ -6,7 +6,7 @@
     ├── Unavailable       try again later (HTTP 503)
     └── Misconfigured     the process refuses to start, and says where
 
-`code` is stable and part of the API; `retryable` is for `retry.py`. Who puts others' text into a message caps it.
+`code` is stable and part of the API; `retry.py` reads `retryable`. Callers cap foreign text in messages.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 MAX_MESSAGE_CHARS = 2_000
-"""Longest error message kept; what is longer is cut, and says so."""
+"""Maximum length of an error message; the cut is marked."""
 
 
 def storable(text: str) -> str:
-    """Return `text` with what neither UTF-8 nor PostgreSQL can hold (lone surrogates, NUL) replaced by U+FFFD."""
+    """Replace what neither UTF-8 nor PostgreSQL can store (lone surrogates, NUL) by U+FFFD."""
     if "\x00" not in text and text.isascii():
         return text
     return text.replace("\x00", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def capped(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
-    """Return `text` as storable Unicode, cut to `limit` characters with a mark that says how much is missing."""
+    """Return `text` as storable Unicode, cut to `limit` characters with a mark."""
     text = storable(text)
     return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} more characters]"
 
@@ -36,7 +36,7 @@ def capped(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
 AGENT_TIMEOUTS = frozenset(
     {"timeout", "first_token_timeout", "queue_timeout", "plan_timeout", "job_timeout", "human_wait_timeout"}
 )
-"""Codes of jobs and steps that ran out of time; an agent's caller gets `timeout` for all of them."""
+"""Codes that an agent's caller sees as `timeout`."""
 
 
 class PlanqError(Exception):
@@ -62,17 +62,11 @@ class RequestRefused(PlanqError):
 
 
 class InvalidRequest(RequestRefused):
-    """A field is missing, unknown, of the wrong type or out of range.
-
-    To do: correct what `errors` names.
-    """
+    """A field is missing, unknown, of the wrong type or out of range. To do: correct what `errors` names."""
 
 
 class PlanInvalid(RequestRefused):
-    """The plan has defects.
-
-    To do: correct all that `errors` lists, in the shape of `validation.PlanError.to_json`.
-    """
+    """The plan has defects. To do: correct all that `errors` lists (`PlanError.to_json`)."""
 
     code = "plan_invalid"
 
@@ -82,39 +76,30 @@ class PlanInvalid(RequestRefused):
 
 
 class Unauthorized(RequestRefused):
-    """No key, or a wrong one.
-
-    To do: send `Authorization: Bearer <key>`.
-    """
+    """No key, or a wrong one. To do: send `Authorization: Bearer <key>`."""
 
     code = "unauthorized"
     status = 401
 
 
 class TenantRequired(RequestRefused):
-    """A message names no tenant.
-
-    To do: send `tenant_id`, the tenant of the key.
-    """
+    """A message names no tenant. To do: send `tenant_id`, the tenant of the key."""
 
     code = "tenant_required"
     status = 400
 
 
 class ForeignTenant(RequestRefused):
-    """A message names another tenant than that of the key it came with.
-
-    To do: correct `tenant_id`, or send it with that tenant's key.
-    """
+    """The key belongs to another tenant. To do: correct `tenant_id`, or use that tenant's key."""
 
     code = "foreign_tenant"
     status = 403
 
 
 class NotAsked(RequestRefused):
-    """A question is asked of somebody else: of an operator, of other persons, or of the one for whom the job is done.
+    """The question is addressed to another person, or to an operator.
 
-    To do: have those answer it; an operator needs a key with the scope `approve` or `admin`.
+    To do: let the addressee answer; an operator needs a key with the scope `approve` or `admin`.
     """
 
     code = "not_asked"
@@ -122,29 +107,23 @@ class NotAsked(RequestRefused):
 
 
 class NotFound(RequestRefused):
-    """There is no such thing, or not for this tenant.
-
-    To do: look at the id.
-    """
+    """There is no such thing, or not for this tenant. To do: look at the id."""
 
     code = "not_found"
     status = 404
 
 
 class Conflict(RequestRefused):
-    """The thing exists, and its present state forbids the request.
-
-    To do: look at it again; the message says what is possible.
-    """
+    """The present state forbids the request. To do: read the state again; the message says what is possible."""
 
     code = "conflict"
     status = 409
 
 
 class SecretInChat(RequestRefused):
-    """A question asks for a secret, which a chat would keep.
+    """A question asks for a secret, and a chat would keep the answer.
 
-    To do: answer it in planq's inbox (`/ui/elicitations`) or with `planq answer`; a message may decline or cancel it.
+    To do: answer in the inbox (`/ui/elicitations`) or with `planq answer`; a message may decline or cancel it.
     """
 
     code = "secret_in_chat"
@@ -152,20 +131,14 @@ class SecretInChat(RequestRefused):
 
 
 class Erased(RequestRefused):
-    """What is asked for was there, and a person had it erased.
-
-    To do: nothing brings it back.
-    """
+    """What is asked for was there, and a person had it erased. To do: nothing brings it back."""
 
     code = "erased"
     status = 410
 
 
 class TooLarge(RequestRefused):
-    """A body, an input or a plan exceeds its limit.
-
-    To do: send less, or raise the limit.
-    """
+    """A body, an input or a plan exceeds its limit. To do: send less, or raise the limit."""
 
     code = "too_large"
     status = 413
@@ -182,9 +155,9 @@ class ExecutionFailed(PlanqError):
 
 
 class Transient(ExecutionFailed):
-    """A connection broke, the other side answered 5xx, a passing fault.
+    """The connection broke, or the other side answered 5xx.
 
-    To do: if it stays, look at the other side; of a job, `details` tell how often its model was tried.
+    To do: if it repeats, check the other side; for a model, `details` count the tries.
     """
 
     code = "transient"
@@ -192,28 +165,22 @@ class Transient(ExecutionFailed):
 
 
 class Unreached(Transient):
-    """No connection to a tool's other side: nothing was sent, so nothing happened.
-
-    To do: start the other side, or correct its address.
-    """
+    """No connection to the other side; nothing was sent. To do: start it, or correct its address."""
 
     code = "unreached"
 
 
 class UnreadableReply(Transient):
-    """A model's reply is empty, breaks off in order, or reports an error of the provider in the place of its end.
+    """A model's reply is empty, ends too early, or reports an error of the provider.
 
-    To do: read the provider's words in the message; the stage is asked a few times, not for as long as an outage.
+    To do: read the provider's words in the message; the stage is retried a few times only.
     """
 
     code = "unreadable_reply"
 
 
 class RateLimited(ExecutionFailed):
-    """The other side wants fewer calls, or a longer wait than there is time for.
-
-    To do: wait, run fewer workers, or get a higher quota.
-    """
+    """The other side wants fewer calls or a longer wait. To do: wait, run fewer workers, or raise the quota."""
 
     code = "rate_limited"
     retryable = True
@@ -224,17 +191,16 @@ class RateLimited(ExecutionFailed):
 
 
 class HostBusy(RateLimited):
-    """A tenant has 16 requests to one host under way in this worker; nothing was sent.
+    """A tenant has 16 requests to one host in flight in this worker; nothing was sent.
 
-    To do: ask the host for less at once, or find out why it answers slowly.
+    To do: send fewer requests at once, or find out why the host is slow.
     """
 
     code = "host_busy"
 
 
 class TimedOut(ExecutionFailed):
-    """A call of a tool or a model took too long; or an agent that was called, whichever time it ran out of
-    (`details.cause`).
+    """A call of a tool, a model or an agent took too long (`details.cause` says which limit of an agent).
 
     To do: set a longer `timeout_seconds`, or do less at once.
     """
@@ -244,67 +210,49 @@ class TimedOut(ExecutionFailed):
 
 
 class FirstTokenTimedOut(TimedOut):
-    """The model began no answer in time.
-
-    To do: take another model, or allow a longer time.
-    """
+    """The model began no answer in time. To do: take another model, or allow a longer time."""
 
     code = "first_token_timeout"
 
 
 class TooSlow(TimedOut):
-    """A host sends a body more slowly than 1 000 bytes a second, and is read no further.
-
-    To do: take another source.
-    """
+    """A host sends a body at less than 1 000 bytes a second. To do: use another source."""
 
     code = "too_slow"
 
 
 class QueueTimedOut(TimedOut):
-    """No worker began the job in time.
-
-    To do: start `io` workers; submit again, or resume.
-    """
+    """No worker began the job in time. To do: start `io` workers; submit again, or resume."""
 
     code = "queue_timeout"
     retryable = False
 
 
 class PlanTimedOut(TimedOut):
-    """The steps did not end in time.
-
-    To do: set a longer plan timeout, then resume.
-    """
+    """The steps did not end in time. To do: set a longer plan timeout, then resume."""
 
     code = "plan_timeout"
     retryable = False
 
 
 class JobTimedOut(TimedOut):
-    """The job as a whole did not end in time.
-
-    To do: set a longer job timeout, then resume.
-    """
+    """The job as a whole did not end in time. To do: set a longer job timeout, then resume."""
 
     code = "job_timeout"
     retryable = False
 
 
 class HumanWaitTimedOut(TimedOut):
-    """Nobody answered a step's question in time.
-
-    To do: find out, then resume or fork.
-    """
+    """Nobody answered a step's question in time. To do: find out, then resume or fork."""
 
     code = "human_wait_timeout"
     retryable = False
 
 
 class WorkerLost(ExecutionFailed):
-    """The worker of the attempt died; for good after `PLANQ_MAX_WORKER_LOSSES` in which the step was alone.
+    """The attempt's worker died; final after `PLANQ_MAX_WORKER_LOSSES` losses with no other step.
 
-    To do: see why workers die with this step: `details` count losses and attempts.
+    To do: find out why workers die with this step; `details` count losses and attempts.
     """
 
     code = "worker_lost"
@@ -312,7 +260,7 @@ class WorkerLost(ExecutionFailed):
 
 
 class JobDeleted(ExecutionFailed):
-    """Somebody deleted the job of a batch's line in the database before it had ended.
+    """The job of a batch's line was deleted in the database before it ended.
 
     To do: `planq batch retry` makes a new job of the line; to stop a job, cancel it.
     """
@@ -322,10 +270,9 @@ class JobDeleted(ExecutionFailed):
 
 
 class OwnershipLost(ExecutionFailed):
-    """A tool asked just before its effect (`confirm`), and its attempt was no longer the owner of the step, or that
-    could not be told.
+    """At `confirm`, the attempt no longer owned its step, or ownership could not be checked.
 
-    To do: nothing; if it stays, see why workers lose their leases.
+    To do: nothing; if it repeats, find out why workers lose their leases.
     """
 
     code = "ownership_lost"
@@ -333,8 +280,7 @@ class OwnershipLost(ExecutionFailed):
 
 
 class InvalidArguments(ExecutionFailed):
-    """The resolved arguments break the tool's input schema; or an agent cannot be asked so: it has no such
-    `action`, or `with` breaks its schema.
+    """The arguments break the tool's schema, or an agent lacks the `action` or refuses `with`.
 
     To do: correct the plan, or what `errors` names; the message names the reference.
     """
@@ -343,52 +289,37 @@ class InvalidArguments(ExecutionFailed):
 
 
 class InvalidOutput(ExecutionFailed):
-    """The output breaks its schema or is too large.
-
-    To do: correct the tool.
-    """
+    """The output breaks its schema or is too large. To do: correct the tool."""
 
     code = "invalid_output"
 
 
 class AuthFailed(ExecutionFailed):
-    """A credential is missing or was refused.
-
-    To do: correct the credential.
-    """
+    """A credential is missing or was refused. To do: correct the credential."""
 
     code = "auth"
 
 
 class PolicyDenied(ExecutionFailed):
-    """A rule forbids the call.
-
-    To do: read the message, which names the rule.
-    """
+    """A rule forbids the call. To do: read the message, which names the rule."""
 
     code = "policy"
 
 
 class TooManyQuestions(ExecutionFailed):
-    """A step asks a person, and as many questions of its tenant are open as may be (`max_open_questions`).
-
-    To do: answer or decline some, or ask an operator for more.
-    """
+    """The tenant has reached its `max_open_questions`. To do: answer or decline some, or raise the limit."""
 
     code = "too_many_questions"
 
 
 class StorageFull(ExecutionFailed):
-    """A tenant would keep more bytes of large outputs and artifacts than it may (`max_stored_bytes`).
-
-    To do: keep jobs for a shorter time, or ask an operator for more.
-    """
+    """The tenant has reached its `max_stored_bytes`. To do: keep jobs for a shorter time, or raise the limit."""
 
     code = "storage_full"
 
 
 class UnknownTool(ExecutionFailed):
-    """No live worker of the step's pool has offered the tool for `PLANQ_TOOL_WAIT_SECONDS`, or none ever has.
+    """No live worker of the step's pool has offered the tool for `PLANQ_TOOL_WAIT_SECONDS`.
 
     To do: start a worker that loads it, then resume the job.
     """
@@ -397,19 +328,13 @@ class UnknownTool(ExecutionFailed):
 
 
 class UnknownAgent(ExecutionFailed):
-    """No agent of that name is in use.
-
-    To do: store it (`planq agents apply`), or name another.
-    """
+    """No agent of that name is in use. To do: store it (`planq agents apply`), or name another."""
 
     code = "unknown_agent"
 
 
 class DepthExceeded(ExecutionFailed):
-    """Agents call agents more deeply than `orchestrate_max_depth`.
-
-    To do: let the outer ones do more themselves.
-    """
+    """Agents call agents more deeply than `orchestrate_max_depth`. To do: let the outer ones do more themselves."""
 
     code = "depth_exceeded"
 
@@ -417,50 +342,44 @@ class DepthExceeded(ExecutionFailed):
 class BudgetExceeded(ExecutionFailed):
     """The tree of jobs has used up its budget, or an agent its own `limits`.
 
-    To do: submit it again with a larger one; for a message, raise the `budget` of its tenant, or ask for less.
+    To do: submit again with a larger budget; for a message, raise the tenant's `budget`, or ask for less.
     """
 
     code = "budget_exceeded"
 
 
 class ToolFailed(ExecutionFailed):
-    """The tool says that it could not do it.
-
-    To do: read the message, which is the tool's.
-    """
+    """The tool says that it could not do it. To do: read the message, which is the tool's."""
 
     code = "tool_error"
 
 
 class ModelRefused(ExecutionFailed):
-    """The provider does not take this request.
-
-    To do: read the message: it names model, quota or content.
-    """
+    """The provider does not take this request. To do: read the message: it names model, quota or content."""
 
     code = "model_refused"
 
 
 class ProviderBatchFailed(ExecutionFailed):
-    """The provider's batch brought no reply for this line: it expired, was cancelled, or failed.
+    """The provider's batch returned no reply for this line: expired, cancelled or failed.
 
-    To do: read the message, then `planq batch retry ID`, which sends the line in another provider's batch.
+    To do: read the message, then `planq batch retry ID`, which sends the line again.
     """
 
     code = "provider_batch_failed"
 
 
 class ContextExceeded(ExecutionFailed):
-    """What the model would be sent is longer than it can read.
+    """The request exceeds the model's context window.
 
-    To do: send less, lower `history_tokens`, or use a model with more room.
+    To do: send less, lower `history_tokens`, or use a model with a larger window.
     """
 
     code = "context_exceeded"
 
 
 class AnswerIncomplete(ExecutionFailed):
-    """The answer was cut off: by a limit of tokens, a filter, or a refusal. What there is of it is the job's answer.
+    """The answer was cut off by a token limit, a filter or a refusal; the job keeps the part.
 
     To do: read `reason` in `details`: raise `max_tokens`, send less, or set `on_incomplete`.
     """
@@ -469,27 +388,21 @@ class AnswerIncomplete(ExecutionFailed):
 
 
 class Aborted(ExecutionFailed):
-    """The job's planner ended it: its plan held a step of the kind `abort`.
-
-    To do: read the reason in the message, and what its steps have found.
-    """
+    """The planner ended the job with a step of the kind `abort`. To do: read the reason and the results."""
 
     code = "aborted"
 
 
 class Cancelled(ExecutionFailed):
-    """The call was cut off because its job had ended, or a person cancelled what the step asked.
-
-    To do: no action; submit again if you want it.
-    """
+    """The job ended, or a person cancelled the step's question. To do: nothing, or submit again."""
 
     code = "cancelled"
 
 
 class AnswerDeclined(ExecutionFailed):
-    """A person declined the question or the approval of a step; the message has the reason that they gave.
+    """A person declined the step's question or approval; the message contains the reason.
 
-    To do: resume or fork, which asks anew, or go without.
+    To do: resume or fork, which asks again, or go without.
     """
 
     code = "declined"
@@ -505,44 +418,32 @@ class OutcomeUnknown(ExecutionFailed):
 
 
 class InternalFault(ExecutionFailed):
-    """A defect of planq or of a tool.
-
-    To do: read the cause, by `planq traceback JOB STEP` or in the worker's log.
-    """
+    """A defect of planq or of a tool. To do: read the cause, by `planq traceback JOB STEP` or in the worker's log."""
 
     code = "internal"
 
 
 class Unavailable(PlanqError):
-    """Something that planq stands on does not answer.
-
-    To do: try again later.
-    """
+    """Something that planq stands on does not answer. To do: try again later."""
 
     code = "unavailable"
     retryable = True
 
 
 class DatabaseUnavailable(Unavailable):
-    """PostgreSQL does not answer.
-
-    To do: try again later; work goes on when it is back.
-    """
+    """PostgreSQL does not answer. To do: try again later; work goes on when it is back."""
 
     code = "database_unavailable"
 
 
 class BrokerUnavailable(Unavailable):
-    """The broker does not answer.
-
-    To do: try again later; nothing is lost.
-    """
+    """The broker does not answer. To do: try again later; nothing is lost."""
 
     code = "broker_unavailable"
 
 
 class StorageUnavailable(Unavailable):
-    """What holds a large output does not answer, does not have it, or has it damaged; `place` says where.
+    """A large output's store does not answer, lacks it, or has it damaged (`place`).
 
     To do: try again later; check `PLANQ_PAYLOADS`; a job with the same output stores it again.
     """
@@ -551,17 +452,14 @@ class StorageUnavailable(Unavailable):
 
 
 class Misconfigured(PlanqError):
-    """The process cannot start as configured.
-
-    To do: read the message, which names the place.
-    """
+    """The process cannot start as configured. To do: read the message, which names the place."""
 
     code = "misconfigured"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """An error as it is stored and shown. `message` may quote tools or models; it is never parsed again."""
+    """A stored error. `message` may quote tools or models and is never parsed."""
 
     code: str
     message: str
@@ -570,7 +468,7 @@ class ErrorRecord:
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorRecord:
-        """Describe any exception; one that is not ours becomes `internal` with its type named."""
+        """Describe any exception; a foreign one becomes `internal` with its type."""
         if isinstance(error, PlanqError):
             return cls(error.code, error.message, error.retryable, dict(error.details))
         return cls(InternalFault.code, capped(f"{type(error).__name__}: {error}"))

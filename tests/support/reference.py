@@ -127,10 +127,9 @@ def _status(kind: type[PlanqError]) -> int:
 
 
 def _meaning(kind: type[PlanqError]) -> tuple[str, str]:
-    """Return the two first paragraphs of a docstring: what the error means, and what to do."""
-    paragraphs = (inspect.cleandoc(kind.__doc__ or "")).split("\n\n")
-    todo = next((one.removeprefix("To do: ") for one in paragraphs if one.startswith("To do: ")), "")
-    return paragraphs[0], todo[:1].upper() + todo[1:]
+    """Return the two parts of a docstring: what the error means, and what to do."""
+    meaning, _, todo = " ".join((kind.__doc__ or "").split()).partition(" To do: ")
+    return meaning, todo[:1].upper() + todo[1:]
 
 
 # --- command line -----------------------------------------------------------------------------------------------
