@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from planq.shared.agentic.models.call_settings import SettingsOfModels
 from planq.shared.agentic.models.names import ModelName, key_name
 from planq.shared.platform.database import Database
 from planq.shared.platform.errors import AuthFailed, Misconfigured
@@ -34,7 +33,7 @@ def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSet
         request_timeout=settings.model_timeout_seconds,
         max_attempts=settings.model_attempts,
         max_output_tokens=settings.model_max_output_tokens,
-        of_models=SettingsOfModels(settings.model_settings),
+        of_models=settings.model_settings,
         prices=settings.model_prices,
         keep_exchanges=settings.keep_exchanges,
         record_path=settings.record,

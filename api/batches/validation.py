@@ -21,8 +21,7 @@ from planq.api.schemas import JobRequest, RequestBody
 from planq.shared.agentic.models.estimate import wanted_for
 from planq.shared.agentic.models.exchange import Ask, Findings
 from planq.shared.agentic.models.names import parse_model_name
-from planq.shared.agentic.models.own_prices import OwnPrice
-from planq.shared.agentic.models.prices import price_of
+from planq.shared.agentic.models.prices import OwnPrice, price_of
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.budget import Price
 from planq.shared.kernel.submission import Submission

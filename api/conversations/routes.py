@@ -18,7 +18,7 @@ from planq.api.http.pages import CursorQuery, cursor_bytes, cursor_of, id_of_cur
 from planq.api.intake.assignments import Assignments
 from planq.api.intake.turn_agents import AgentHeader, named_agent
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
-from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
+from planq.shared.agentic.agents.checks import NamedAgent, read_named_agent
 from planq.shared.agentic.models.vocabulary import count_tokens
 from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus, Policy
 from planq.shared.platform.database import Row

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from planq.api.intake.plan_checks import listed
-from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.agentic.agents.checks import NamedAgent
 from planq.shared.agentic.rounds.block import LoopBlock, block_refused, merged
 from planq.shared.agentic.source import Finding
 from planq.shared.agentic.tools.names import suggestion

@@ -26,8 +26,8 @@ from planq.api.intake.parts import PartIntake
 from planq.api.intake.plan_checks import agent_errors, known_names, refused_plan, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
 from planq.api.streams.waiting import Waiters
+from planq.shared.agentic.agents.checks import read_named_agent
 from planq.shared.agentic.agents.input import input_defects, input_refused, unstorable_texts
-from planq.shared.agentic.agents.naming import read_named_agent
 from planq.shared.agentic.models.exchange import CONTEXT
 from planq.shared.agentic.models.input_parts import check_reads_parts, read_input
 from planq.shared.agentic.models.names import check_model_name

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import Header
 
 from planq.api.intake.assignments import Assignment, Assignments
-from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
+from planq.shared.agentic.agents.checks import NamedAgent, read_named_agent
 from planq.shared.platform.errors import Conflict, NotFound
 from planq.shared.platform.values.defects import Defect, body_refused
 from planq.shared.platform.values.describe import excerpt

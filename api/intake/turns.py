@@ -11,7 +11,7 @@ from planq.api.http.ids import conversation_id_of
 from planq.api.intake.messages import Messages
 from planq.api.intake.submission import Submissions, SubmittedJob
 from planq.api.schemas import JobRequest
-from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
+from planq.shared.agentic.agents.checks import NamedAgent, read_named_agent
 from planq.shared.kernel.submission import Submission
 from planq.shared.platform.database import Row
 from planq.shared.subjects.conversations.store import Arrival, Inbound

@@ -1,4 +1,1 @@
-"""The pure core: what decides, and nothing that touches the world.
-
-No I/O, clock, randomness or logging here (import-linter enforces it); times, jitter and ids come in as arguments.
-"""
+"""Pure decisions: no I/O, clock, randomness or logging (import-linter); times and ids are arguments."""

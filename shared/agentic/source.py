@@ -1,8 +1,7 @@
-"""YAML and JSON texts read into plain JSON values, with the line of each part.
+"""Read YAML and JSON texts into plain JSON values, with the line of each part.
 
-An author gets all defects at once, by path and line. The format is JSON in either spelling: of YAML the core schema
-(1.2) with anchors, so `no` and `2026-11-21` are texts; the only values are objects, arrays, texts, numbers, true,
-false and null. The text is untrusted: its size, its depth and the expansion of its aliases are bounded.
+All defects are reported at once. YAML follows the core schema (1.2) with anchors, so `no` and `2026-11-21` are texts.
+The text is untrusted: its size, depth and the expansion of its aliases are bounded.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from planq.shared.platform.values.describe import excerpt, is_deeper_than
 from planq.shared.platform.values.pointers import path_pointer
 
 MAX_CHARS = 256 * 1024
-"""Longest text of a document; an agent of a hundred pages of instructions has less."""
+"""Maximum length of a document; a hundred pages of instructions are shorter."""
 
 MAX_PARTS = 20_000
-"""Most parts of a document, each use of an alias counted: a few lines of them can expand to millions."""
+"""Maximum parts of a document, each use of an alias counted: a few lines can expand to millions."""
 
 DocumentPath = tuple[str | int, ...]
 
 Finding = tuple[DocumentPath, str]
-"""A defect of a decoded document before its line is known (`DocumentSource.defect`): the place and a sentence."""
+"""Path and message of a defect whose line is not known yet (`DocumentSource.defect`)."""
 
 
 @dataclass(slots=True)
 class DocumentSource:
-    """A value with the lines of its parts; where `defects` are found, `value` lacks the parts that they name."""
+    """A value with the lines of its parts; `value` lacks the parts with `defects`."""
 
     value: Any = None
     lines: dict[DocumentPath, int] = field(default_factory=dict)
     defects: list[Defect] = field(default_factory=list)
 
     def defect(self, path: DocumentPath, message: str) -> Defect:
-        """Return a defect at `path`, on the line of the nearest part that has one."""
+        """Return a defect at `path`, with the line of the nearest part that has one."""
         near = path
         while near and near not in self.lines:
             near = near[:-1]
@@ -56,7 +55,7 @@ def _unreadable(message: str, line: int | None = None) -> DocumentSource:
 
 
 def read_source(source: str | bytes | Mapping[str, Any]) -> DocumentSource:
-    """Read a document from its text, or take one that has been decoded; nothing raises."""
+    """Read a document from its text, or a decoded one; never raises."""
     if isinstance(source, Mapping):
         return _decoded(source)
     if isinstance(source, str):
@@ -89,7 +88,7 @@ def _decoded(source: Mapping[str, Any]) -> DocumentSource:
 
 
 def _read_json(text: str) -> DocumentSource | None:
-    """Return the source of a JSON text, None when it is none: it may be YAML in braces."""
+    """Return the source of a JSON text, or None: it may be YAML in braces."""
     try:
         value = decode(text)
     except (ValueError, RecursionError):
@@ -163,14 +162,11 @@ _TOO_MANY_PARTS = f"more than {MAX_PARTS} parts, each use of an alias counted"
 
 
 class SourceTooLarge(yaml.YAMLError):
-    """A text is nested too deeply, or has or expands to too many parts."""
+    """The text is nested too deeply, or has or expands to too many parts."""
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """The library's safe loader, which gives up with `SourceTooLarge` while it reads.
-
-    For each bracket it looks at all that are open, and far ahead: 5 kB of them would take a second.
-    """
+    """The safe loader, limited while it reads: 5 kB of brackets would take a second."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -183,7 +179,6 @@ class BoundedLoader(yaml.SafeLoader):
         super().fetch_flow_collection_start(token_class)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Make a node of the text read so far."""
         is_key = isinstance(parent, yaml.MappingNode) and index is None
         self._nodes += not is_key
         self._depth += 1
@@ -197,12 +192,12 @@ class BoundedLoader(yaml.SafeLoader):
 
 
 def load_yaml(text: str) -> Any:
-    """Return the value of a YAML text by the safe loader; raises `yaml.YAMLError`, also for a text too large."""
+    """Return the value of a YAML text; raises `yaml.YAMLError`, also for a text too large."""
     return yaml.load(text, BoundedLoader)  # noqa: S506 (a safe loader)
 
 
 class _Loader(BoundedLoader):
-    """The core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema) in the place of YAML 1.1's."""
+    """The core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema) instead of YAML 1.1's."""
 
 
 _Loader.yaml_implicit_resolvers = {}  # its own, or those of the library's loader would change
@@ -222,7 +217,7 @@ _SCALARS = frozenset(_TAG + name for name in ("bool", "null", "int", "float", "s
 
 
 class _Reading:
-    """Makes a value of a tree of nodes, and keeps the lines and the defects."""
+    """Converts a tree of nodes to a value, and collects lines and defects."""
 
     def __init__(self, loader: _Loader, marked: DocumentSource) -> None:
         self._loader = loader

@@ -26,9 +26,9 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from planq.shared.agentic.models.call_settings import CallSettings, SettingsOfModels
+from planq.shared.agentic.models.call_settings import CallSettings, checked_settings
 from planq.shared.agentic.models.names import Provider, key_name, parse_place
-from planq.shared.agentic.models.own_prices import OwnPrice
+from planq.shared.agentic.models.prices import OwnPrice
 from planq.shared.agentic.tools.policy import read_tool_policy
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import JobStatus
@@ -225,7 +225,7 @@ class ModelServing(_Keys):
         "a conversation it is at most its `plan_timeout_seconds`.",
     )
     model_max_output_tokens: int = Field(default=4096, ge=1, description="The longest reply asked of a model.")
-    model_settings: Annotated[Mapping[str, CallSettings], AfterValidator(SettingsOfModels.checked)] = Field(
+    model_settings: Annotated[Mapping[str, CallSettings], AfterValidator(checked_settings)] = Field(
         default_factory=dict,
         repr=False,
         description='How models are called, by name or by its beginning and `*`: `{"mistral:*": {"top_p": 0.9}}`. '

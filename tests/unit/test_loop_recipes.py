@@ -25,7 +25,7 @@ def test_the_guards_limits_are_the_defaults() -> None:
     block = parse_block(yaml.safe_load(text))
 
     assert block.guard is not None
-    assert GuardLimits.of(block.guard.model_dump()) == GuardLimits()
+    assert GuardLimits(**block.guard.model_dump()) == GuardLimits()
 
 
 def test_the_agent_at_the_top_can_be_stored() -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 from planq.shared.agentic.agents.document import AgentDocument, full_model_name
 from planq.shared.agentic.agents.input import agent_question
-from planq.shared.agentic.models.background import Background
 from planq.shared.agentic.models.call_settings import AgentCallSettings, CallSettings
-from planq.shared.agentic.models.exchange import CONTEXT, Ask, StageAttempt
+from planq.shared.agentic.models.exchange import CONTEXT, Ask, Background, StageAttempt
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.agentic.tools.names import is_reserved
 from planq.shared.kernel.claims import StageClaim

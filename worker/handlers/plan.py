@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planq.shared.agentic.agents.answers import with_answers_as_text
-from planq.shared.agentic.models.background import NO_BACKGROUND, Background
 from planq.shared.agentic.models.contract import Planner
-from planq.shared.agentic.models.exchange import Findings, ModelFailed
+from planq.shared.agentic.models.exchange import NO_BACKGROUND, Background, Findings, ModelFailed
 from planq.shared.agentic.orchestration.request import OrchestrateLimits
 from planq.shared.agentic.plan.compile import compile_outline, outline
 from planq.shared.agentic.plan.document import Plan, parse_plan

@@ -17,10 +17,9 @@ from uuid import uuid5
 
 from planq.shared.agentic.agents.answers import InvalidAnswer, ValidAnswer, read_answer
 from planq.shared.agentic.agents.chaining import ChainedCall, NoSuchTool, chained_call, chained_result
-from planq.shared.agentic.models.background import Background
 from planq.shared.agentic.models.contract import Responder
 from planq.shared.agentic.models.ending import Incomplete
-from planq.shared.agentic.models.exchange import Ask, Findings, ModelFailed, ModelReply, Repair
+from planq.shared.agentic.models.exchange import Ask, Background, Findings, ModelFailed, ModelReply, Repair
 from planq.shared.agentic.results.texts import failure_text
 from planq.shared.agentic.rounds.evaluate import AFTER_SOURCE
 from planq.shared.agentic.tools.contract import ToolCatalogue

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planq.shared.agentic.agents.answers import with_answers_as_text
-from planq.shared.agentic.models.background import Background
 from planq.shared.agentic.models.contract import TurnPlanner
 from planq.shared.agentic.models.ending import Incomplete
 from planq.shared.agentic.models.exchange import (
     Ask,
+    Background,
     ChatMessage,
     Findings,
     ModelFailed,
@@ -513,7 +513,7 @@ def _block_of(claim: StageClaim) -> LoopBlock:
 
 
 def _guard(block: LoopBlock) -> GuardLimits:
-    return GuardLimits() if block.guard is None else GuardLimits.of(block.guard.model_dump(exclude_none=True))
+    return GuardLimits() if block.guard is None else GuardLimits(**block.guard.model_dump(exclude_none=True))
 
 
 def _reaction(work: _Round) -> ErrorReaction:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
 
-from planq.shared.agentic.models.background import Background
+from planq.shared.agentic.models.exchange import Background
 from planq.shared.agentic.turns.messages import HistoryForm, ShownHistory, Turns
 from planq.shared.kernel.claims import StageClaim
 from planq.shared.platform.computing import off_loop

@@ -26,8 +26,7 @@ from planq.shared.agentic.models.ending import CutOffBy
 from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
 from planq.shared.agentic.models.failure import error_class
 from planq.shared.agentic.models.names import OFFLINE, ModelName, Provider, parse_model_name, parse_place
-from planq.shared.agentic.models.own_prices import own_price
-from planq.shared.agentic.models.prices import price_of
+from planq.shared.agentic.models.prices import own_price, price_of
 from planq.shared.agentic.plan.speech import SpeechForm
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.budget import Price

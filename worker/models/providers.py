@@ -18,6 +18,7 @@ from pydantic_ai.models.batch import BatchRequest, BatchResult, BatchResultStatu
 from pydantic_ai.settings import ModelSettings as WireSettings
 
 from planq.shared.agentic.models.adaptations import Adaptation, adaptation_for
+from planq.shared.agentic.models.call_settings import settings_of
 from planq.shared.agentic.models.names import ModelName, Provider
 from planq.shared.kernel.deferral import CallDeferred, CallStatus, Deferral, DeferredCall
 from planq.shared.platform.errors import ProviderBatchFailed, UnreadableReply
@@ -302,7 +303,7 @@ class Providers:
 
     def _wire_settings(self, name: ModelName, request: ModelRequest) -> WireSettings:
         """Return the settings of a call: the agent's, else the operator's for the model, else those of all models."""
-        of_model = self._settings.of_models.of(name.full)
+        of_model = settings_of(name.full, self._settings.of_models)
         said = of_model if request.settings is None else request.settings.over(of_model)
         timeout = min(said.timeout_seconds or self._settings.request_timeout, self._settings.request_timeout)
         # The limit of all models bounds what an agent asks for; an operator may raise it for one model.

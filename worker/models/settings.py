@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from planq.shared.agentic.models.call_settings import SettingsOfModels
 from planq.shared.agentic.models.names import OFFLINE, parse_model_name
-from planq.shared.agentic.models.own_prices import OwnPrice
+from planq.shared.agentic.models.prices import OwnPrice
 from planq.shared.platform.errors import InvalidRequest, Misconfigured
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ModelSettings:
     retry_after_cap: float = 30.0
     keep_exchanges: bool = True
     max_output_tokens: int = 4096
-    of_models: SettingsOfModels = field(default_factory=SettingsOfModels.none)
+    of_models: SettingsOfModels = field(default_factory=dict)
     prompt_cache: bool = True
     bulk_tier: Literal["auto", "flex"] = "auto"
     prices: Mapping[str, OwnPrice] = field(default_factory=dict)

@@ -1,8 +1,4 @@
-"""A structured answer in a model's text: found tolerantly, checked strictly.
-
-Models put JSON into fences and sentences around it, so it is looked for as plans are
-(docs/decisions.md, D5). The object must satisfy the agent's schema to the letter.
-"""
+"""Find a structured answer in a model's text tolerantly, and check it strictly (docs/decisions.md, D5)."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from planq.shared.platform.values.describe import excerpt
 from planq.shared.platform.values.encoding import encode
 
 MAX_RAW_CHARS = 20_000
-"""How much of a text that is no answer is kept with the error, and shown to the model that shall repair it."""
+"""Maximum length of the invalid text that the error and the repairing model get."""
 
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
@@ -39,13 +35,13 @@ class ValidAnswer:
 
 @dataclass(frozen=True, slots=True)
 class InvalidAnswer:
-    """A text that is no answer: every way in which it is none, and the text itself, capped."""
+    """A text without a valid answer: all its defects, and the text, capped."""
 
     errors: tuple[str, ...]
     raw: str
 
     def failure(self) -> InvalidOutput:
-        """Return the error with which the job ends: its details keep the defects and the text."""
+        """Return the error that fails the job; its details have the defects and the text."""
         listed = "; ".join(self.errors[:5])
         return InvalidOutput(
             f"the agent's answer does not satisfy its schema: {listed}", errors=list(self.errors), raw=self.raw
@@ -53,11 +49,7 @@ class InvalidAnswer:
 
 
 def read_answer(text: str, schema: Mapping[str, Any]) -> ValidAnswer | InvalidAnswer:
-    """Return the object that `text` holds when it satisfies `schema`, else why it does not.
-
-    The whole text counts first, then what stands in fences, then its outermost `{…}`; of several objects the first
-    that satisfies the schema is the answer. The text is untrusted; nothing raises.
-    """
+    """Return the first object in the untrusted `text` that satisfies `schema`, or the defects; never raises."""
     rejected: tuple[str, ...] = ()
     for candidate in _candidates(text):
         try:
@@ -73,10 +65,7 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> ValidAnswer | InvalidAn
 
 
 def with_answers_as_text(calls: Sequence[ToolCallRequest]) -> list[ToolCallRequest]:
-    """Return a planner's calls with answers that it gave as objects turned into the texts that they should be.
-
-    Models that know an answer's schema tend to put the object itself into `content` of a direct response.
-    """
+    """Turn objects in `content` of direct responses into JSON text, which the planning tool requires."""
     return [_with_answer_as_text(call) for call in calls]
 
 
@@ -105,9 +94,4 @@ def _defects(value: Any, schema: Mapping[str, Any]) -> tuple[str, ...]:
         encode(value)
     except (ValueError, RecursionError):
         return ("the object holds a character that cannot be stored, or is nested too deeply",)
-    return _violations(value, schema)
-
-
-def _violations(value: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, ...]:
-    found: Sequence[Any] = violations(schema, value)
-    return tuple(f"{one.pointer or 'the object'}: {one.message}" for one in found)
+    return tuple(f"{one.pointer or 'the object'}: {one.message}" for one in violations(schema, value))

@@ -1,9 +1,4 @@
-"""The tool that is called with an agent's structured answer, without another model turn.
-
-docs/decisions.md, D23. Both fields are required; a tool that is not there is a
-warning, and the answer stands; its arguments are bound before it is called, and it is called once; its error is
-shown beside the answer and changes nothing else.
-"""
+"""The tool that is called once with an agent's structured answer (docs/decisions.md, D23)."""
 
 from __future__ import annotations
 
@@ -21,7 +16,7 @@ from planq.shared.platform.errors import ErrorRecord
 
 @dataclass(frozen=True, slots=True)
 class ChainedCall:
-    """The one call to make: `arguments` are a copy of the answer, bound to the tool's parameters."""
+    """The call to make: `arguments` are a copy of the answer, bound to the tool's parameters."""
 
     tool_name: str
     arguments: dict[str, Any]
@@ -29,7 +24,7 @@ class ChainedCall:
 
 @dataclass(frozen=True, slots=True)
 class NoSuchTool:
-    """The agent names a tool that no worker offers: a warning."""
+    """No worker offers the agent's chained tool: a warning."""
 
     tool_name: str
 
@@ -37,11 +32,7 @@ class NoSuchTool:
 def chained_call(
     document: AgentDocument, output: Any, tools: Mapping[str, ToolDefinition]
 ) -> ChainedCall | NoSuchTool | None:
-    """Return the call of the chained tool after an answer, its absence, or None for no call.
-
-    There is no call unless the agent's mode is structured, it names a tool, and the answer is an object. The chained
-    tool need not be among the tools that the agent may use.
-    """
+    """Return the chained call; None unless structured mode names a tool and the answer is an object."""
     name = document.chained_tool
     if not name or not document.structured_output or not isinstance(output, Mapping):
         return None
@@ -52,11 +43,7 @@ def chained_call(
 
 
 def bound_arguments(output: Mapping[str, Any], input_schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments for an answer: its fields, or the whole of it where the tool has a single parameter.
-
-    The latter only where the fields do not fit and the whole does. Arguments that fit neither way stay the fields:
-    the call then fails by the tool's schema, before the tool runs.
-    """
+    """Return the answer's fields, or the whole answer if only that fits the tool's single parameter."""
     fields = deepcopy(dict(output))
     parameters = input_schema.get("properties")
     if isinstance(parameters, Mapping) and len(parameters) == 1 and violations(input_schema, fields):
@@ -67,14 +54,14 @@ def bound_arguments(output: Mapping[str, Any], input_schema: Mapping[str, Any]) 
 
 
 def chained_result(output: Any, error: ErrorRecord | None) -> dict[str, Any]:
-    """Return the entry beside the agent's answer: the tool's result as an object, or its error."""
+    """Return the entry next to the agent's answer: the tool's result as an object, or its error."""
     if error is not None:
         return {"status": "error", "error": error.message}
     return dict(output) if isinstance(output, Mapping) else {"result": output}
 
 
 def stored_chained_result(chained: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return an agent's `chained_tool_result` from its stored form; None where no chained tool was called."""
+    """Return an agent's `chained_tool_result` from its stored form; None if no chained tool was called."""
     if chained is None:
         return None
     error = chained.get("error")

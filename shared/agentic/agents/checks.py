@@ -1,8 +1,4 @@
-"""The checks of a document before it is saved: an agent's, beyond the types of its fields, and a skill's.
-
-All defects are found at once. The checks of an agent read the document as it was written, so that they work although
-other parts of it are broken. A skill is a named text of instructions; Markdown, kept as it was written.
-"""
+"""Check documents of agents and skills before they are saved, as written; report all defects at once."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from planq.shared.platform.values.defects import Defect
 from planq.shared.platform.values.describe import excerpt
 
 AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
-"""Names of agents stand in addresses, in the names of files and in plans."""
+"""Agents' names are part of addresses, file names and plans."""
 
 _ONE_ROUND = (None, *(strategy for strategy in Strategy if not strategy.has_rounds))
 
@@ -43,10 +39,7 @@ def savable_defects(document: Mapping[str, Any], marked: DocumentSource) -> list
 
 
 def flat_row(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row of a table of agents as the flat document that it means; any other document as it is.
-
-    Its `content` are the instructions, `json_schema` is all else, and its own `description` says it in a few words.
-    """
+    """Return a table row (`content`, `json_schema`) as a flat document; any other document as it is."""
     nested, content = document.get("json_schema"), document.get("content")
     has_content = isinstance(content, str) and bool(content.strip())
     if not isinstance(nested, Mapping) and not (has_content and not document.get("description")):
@@ -190,10 +183,7 @@ class Skill:
 
 
 def parse_skill(name: str, source: str | bytes) -> Skill:
-    """Return a skill; its name is one that agents could have, its text says something and can be stored.
-
-    Raises `InvalidRequest` whose `details["errors"]` holds every defect as `{path, line, message}`.
-    """
+    """Return a skill; raises `InvalidRequest`, whose `errors` are every defect as `{path, line, message}`."""
     found = [] if AGENT_NAME.fullmatch(name) else [Defect("/name", "", _bad_name(name))]
     text = ""
     try:
@@ -218,3 +208,26 @@ def _text_defects(text: str) -> list[Defect]:
         line = text.count("\n", 0, text.index("\0")) + 1
         return [Defect("", "", "the text holds a NUL character, which cannot be stored", line)]
     return []
+
+
+NAMED_AGENT = rf"{AGENT_NAME.pattern}(@[1-9][0-9]{{0,8}})?"
+"""The pattern of an agent's name, or of `name@version`."""
+
+_VERSION = re.compile(r"[1-9][0-9]{0,8}")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAgent:
+    """Without a `version`: the newest one in use, or the one that the conversation keeps."""
+
+    name: str
+    version: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.version is None else f"{self.name}@{self.version}"
+
+
+def read_named_agent(text: str) -> NamedAgent:
+    """Split a name from its version; any other text is a name."""
+    name, at, version = text.rpartition("@")
+    return NamedAgent(name, int(version)) if at and _VERSION.fullmatch(version) else NamedAgent(text)

@@ -1,21 +1,18 @@
-"""An agent as a document: instructions, thinking aides or an output schema, tools, model, output mode.
+"""An agent as a document: instructions, thinking aids or an output schema, tools, model, output mode.
 
-The document is flat, JSON Schema beside the agent's settings:
+The document is flat: JSON Schema next to the agent's settings.
 
     {"type": "object", "name": "invoice-agent", "description": "Extract invoice data.", "structured_output": true,
      "properties": {"total": {"type": "number"}}, "required": ["total"],
      "tools": [{"name": "search", "description": "Query knowledge base"}], "chained_tool": "save_moments"}
 
-A row of a table of agents, `{"name", "content": "You …", "json_schema": {…}}`, means the same: its `content` are the
-instructions, its `json_schema` is the rest.
-
-Unknown keys are kept: a document is stored as it was written, and read again by this module. `read_agent` is
-tolerant, for stored documents; `parse_agent` reads a document that is to be saved, and reports every defect.
+A table row `{"name", "content": "You …", "json_schema": {…}}` means the same. Unknown keys are stored as written.
+`read_agent` is tolerant, for stored documents; `parse_agent` reports every defect, for documents to save.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
@@ -31,11 +28,11 @@ from pydantic import (
 )
 
 from planq.shared.agentic.agents.checks import flat_row, savable_defects
-from planq.shared.agentic.agents.prompt import system_prompt
 from planq.shared.agentic.models.call_settings import AgentCallSettings
 from planq.shared.agentic.models.ending import OnIncomplete
 from planq.shared.agentic.models.names import OFFLINE
 from planq.shared.agentic.rounds.block import LoopBlock, parse_block
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
 from planq.shared.agentic.source import DocumentSource, read_source
 from planq.shared.agentic.tools.names import NameIndex
 from planq.shared.kernel.states import StrategyName
@@ -48,11 +45,11 @@ OutputMode = Literal["text", "object"]
 MAX_OUTPUT_TOKENS = 1_000_000
 
 _MOST_LISTED = 10
-"""Defects that the message names; its details hold all."""
+"""Maximum number of defects in the message; the details have all."""
 
 _OPEN = ConfigDict(frozen=True, strict=True, extra="allow")
 _OF_THE_SCHEMA = ("$defs", "definitions", "additionalProperties")
-"""Keys beside `properties` and `required` that belong to the schema of a structured answer."""
+"""Keys, in addition to `properties` and `required`, that belong to the schema of a structured answer."""
 
 _Positive = Annotated[int, Field(gt=0)]
 
@@ -73,7 +70,7 @@ class ToolUse(BaseModel):
 
 
 class AgentLimits(BaseModel):
-    """What one run of the agent may use; None is no limit of the agent's own."""
+    """Limits of one run of the agent; None is no limit."""
 
     model_config = _OPEN
 
@@ -148,24 +145,24 @@ class AgentDocument(BaseModel):
         return document
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document as it was written: unknown keys and the order of all keys are kept."""
+        """Return the document as written, with unknown keys and in its order."""
         return deepcopy(self._source)
 
     @property
     def summary(self) -> str:
-        """Return what the agent does in a few words, for lists and for agents that choose one."""
+        """Return a short description, for lists and for agents that choose one."""
         return self.short_description or self.description[:200]
 
     def output_mode(self) -> OutputMode:
-        """Return `object` where answers must satisfy the schema; without properties there is nothing to satisfy."""
+        """Return `object` if answers must satisfy a schema."""
         return "object" if self.structured_output and self.properties else "text"
 
     def loop_block(self) -> LoopBlock | None:
-        """Return how its rounds are made, None where it says nothing; raises `InvalidRequest` for a broken block."""
+        """Return the loop block, None without one; raises `InvalidRequest` for a broken block."""
         return None if self.loop is None else parse_block(self.loop, f"the loop block of agent {self.name!r}")
 
     def answer_schema(self) -> dict[str, Any] | None:
-        """Return the JSON Schema of an answer in structured mode, None in conversational mode."""
+        """Return the JSON Schema of an answer; None in conversational mode."""
         if self.output_mode() == "text":
             return None
         schema: dict[str, Any] = {"type": "object", "properties": deepcopy(self.properties)}
@@ -175,11 +172,7 @@ class AgentDocument(BaseModel):
         return schema | {key: deepcopy(extra[key]) for key in _OF_THE_SCHEMA if key in extra}
 
     def system_prompt(self, names: Mapping[str, str] | None = None) -> str:
-        """Return the instructions: description, extension, notes on tools, and in conversational mode the thinking
-        aides; parts that there are not are left out.
-
-        `names` are those by which the model calls the tools that the document lists; without one its own is printed.
-        """
+        """Return the instructions; `names` maps listed tools to the names that the model uses."""
         known = names or {}
         is_guiding = not self.structured_output
         return system_prompt(
@@ -198,10 +191,7 @@ class AgentDocument(BaseModel):
         temperature: float | None = None,
         max_tokens: int | None = None,
     ) -> Options:
-        """Return how to call the model: `overrides` win over the document, and that over the defaults given here.
-
-        A model without a provider is OpenAI's. An override of `temperature` counts even when it is None.
-        """
+        """Return how to call the model: `overrides` (also None) win over the document, that over defaults."""
         said = overrides or {}
         chosen = said.get("model") or self.model or model
         own = temperature if self.temperature is None else self.temperature
@@ -212,15 +202,12 @@ class AgentDocument(BaseModel):
         )
 
     def select_tools(self, known: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return which of the `known` tools the agent may use, in its own order, and which tools it lists in vain.
-
-        Spellings count as in plans; one that is ambiguous is not known.
-        """
+        """Return the `known` tools that the agent may use, in its order, and the listed ones that are unknown."""
         found = self.tool_names(known)
         return list(dict.fromkeys(found.values())), [tool.name for tool in self.tools if tool.name not in found]
 
     def tool_names(self, known: Sequence[str]) -> dict[str, str]:
-        """Return under which of the `known` names the listed tools go; those that are listed in vain are left out."""
+        """Map each listed tool to its name among `known`; unknown ones are left out."""
         index = NameIndex(known)
         found: dict[str, str] = {}
         for tool in self.tools:
@@ -231,12 +218,12 @@ class AgentDocument(BaseModel):
 
 
 def full_model_name(name: str) -> str:
-    """Return a model's full name; one without a provider is OpenAI's."""
+    """Return a model's full name; without a provider it is OpenAI's."""
     return name if ":" in name or name == OFFLINE else f"openai:{name}"
 
 
 def read_agent(source: str | bytes | Mapping[str, Any]) -> AgentDocument:
-    """Read a document that may be incomplete; raises `InvalidRequest` as `parse_agent` does."""
+    """Read a document that may be incomplete; raises `InvalidRequest` like `parse_agent`."""
     document, found = _read(read_source(source))
     if document is None:
         raise _refusal(found)
@@ -244,10 +231,9 @@ def read_agent(source: str | bytes | Mapping[str, Any]) -> AgentDocument:
 
 
 def parse_agent(source: str | bytes | Mapping[str, Any]) -> AgentDocument:
-    """Read a document that is to be saved, from YAML, JSON or a decoded object.
+    """Read a document to save, from YAML, JSON or a decoded object.
 
-    Raises `InvalidRequest` whose `details["errors"]` holds every defect as `{path, line, message}`: `path` is a JSON
-    pointer into the document, `line` counts from 1 and is None for a decoded object.
+    Raises `InvalidRequest` whose `details["errors"]` has every defect as `{path, line, message}`; `line` may be None.
     """
     marked = read_source(source)
     document, found = _read(marked)
@@ -289,7 +275,7 @@ def _refusal(defects: Sequence[Defect]) -> InvalidRequest:
 
 
 def _flattened(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields in their one form: settings at the top, tools and actions as objects; null means absent."""
+    """Return the fields in their one form: settings at the top, tools and actions as objects, no nulls."""
     fields = dict(flat_row(source))
     nested = fields.pop("json_schema_extra", None)
     if isinstance(nested, Mapping):
@@ -313,7 +299,7 @@ def _has_id(action: Any) -> bool:
 
 
 def _with_resources(tools: list[Any], resources: Sequence[Any]) -> list[Any]:
-    """Add the resources, an older word for tools, that are not listed as tools already."""
+    """Add the resources (an older word for tools) that are not listed as tools."""
     names = {tool.get("name") for tool in tools if isinstance(tool, Mapping)}
     for resource in resources:
         name = resource.get("name") if isinstance(resource, Mapping) else resource
@@ -323,3 +309,83 @@ def _with_resources(tools: list[Any], resources: Sequence[Any]) -> list[Any]:
             described = resource.get("description") if isinstance(resource, Mapping) else None
             tools.append({"name": folded, "description": described})
     return tools
+
+
+_GUIDANCE = (
+    "Let these fields guide what you look for and keep in mind. They are for your reasoning only.",
+    "Answer in plain conversational text. Do NOT output field names, YAML or JSON.",
+)
+
+
+def system_prompt(
+    texts: Sequence[str],
+    notes: Sequence[tuple[str, str | None]],
+    properties: Mapping[str, Any],
+    required: Sequence[str] = (),
+    definitions: Any = None,
+) -> str:
+    """Join the parts that are not blank; `$ref`s of the thinking aids `properties` lead to `definitions`."""
+    parts = [text.strip() for text in texts if text.strip()]
+    if notes:
+        parts.append("\n".join(["## Tool Notes", *(f"- **{name}**: {note}" for name, note in notes)]))
+    if properties:
+        known = definitions if isinstance(definitions, Mapping) else {}
+        outline = _Outline(known).lines(properties, required)
+        head, rule = _GUIDANCE
+        parts.append("\n".join(["## Thinking Structure", "", head, "", "```yaml", *outline, "```", "", rule]))
+    return "\n\n".join(parts)
+
+
+class _Outline:
+    """Writes properties as an indented list of names, kinds and descriptions."""
+
+    def __init__(self, definitions: Mapping[str, Any]) -> None:
+        self._definitions = definitions
+
+    def lines(self, properties: Mapping[str, Any], required: Sequence[Any], depth: int = 0) -> Iterator[str]:
+        for name, schema in properties.items():
+            yield from self._property(name, self._resolved(schema), name in required, depth)
+
+    def _property(self, name: str, schema: Mapping[str, Any], is_required: bool, depth: int) -> Iterator[str]:
+        indent = "  " * depth
+        kind = schema.get("type", "any")
+        described = schema.get("description")
+        if kind == "array":
+            items = self._resolved(schema.get("items"))
+            yield f"{indent}{name}: [{_kind(items)}]{_mark(is_required)}"
+            inner, within = items, depth + 2
+        elif kind == "object":
+            yield f"{indent}{name}:{_mark(is_required)}"
+            inner, within = schema, depth + 1
+        else:
+            yield f"{indent}{name}: {_kind(schema)}{_mark(is_required)}"
+            inner, within = {}, depth
+        if described:
+            yield f"{indent}  # {' '.join(str(described).split())}"
+        nested = inner.get("properties")
+        if isinstance(nested, Mapping) and nested and within < MAX_DEPTH // 4:
+            if kind == "array":
+                yield f"{indent}  # each item:"
+            yield from self.lines(nested, inner.get("required") or (), within)
+
+    def _resolved(self, schema: Any) -> Mapping[str, Any]:
+        """Return a schema, its reference into the definitions followed once."""
+        if not isinstance(schema, Mapping):
+            return {}
+        target = schema.get("$ref")
+        if isinstance(target, str) and "$defs/" in target:
+            found = self._definitions.get(target.rpartition("/")[2])
+            if isinstance(found, Mapping):
+                return {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+        return schema
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type", "any")
+    kinds = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
+    choices = schema.get("enum")
+    return f"{kinds} (one of: {', '.join(map(str, choices))})" if isinstance(choices, list) and choices else kinds
+
+
+def _mark(is_required: bool) -> str:
+    return " (required)" if is_required else ""

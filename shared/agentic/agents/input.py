@@ -1,9 +1,4 @@
-"""The input of an agent's job: the prompt of an action, the caller's own prompt, and input data beside them.
-
-Input data (`with`) is data: it is checked against the action's schema, and shown to the model fenced; no part of it
-is ever read as a template or an instruction. Requests, orchestration plans, and the job itself before its first
-model call share one check of it, `input_defects`.
-"""
+"""The input of an agent's job: an action's prompt, the caller's prompt, and input data, never a template."""
 
 from __future__ import annotations
 
@@ -25,10 +20,7 @@ _MOST_LISTED = 5
 def input_defects(
     document: AgentDocument, action: str | None, data: Mapping[str, Any] | None, *, partial: bool = False
 ) -> list[Defect]:
-    """Return all defects of an action and its input data, at `action` or below `with`.
-
-    With `partial`, parts of `data` may be `schemas.UNKNOWN`: what depends on them is taken to fit.
-    """
+    """Return all defects of an action and its data; with `partial`, `schemas.UNKNOWN` fits everything."""
     if action is None:
         return []
     prepared = document.actions.get(action)
@@ -51,7 +43,7 @@ def unstorable_texts(data: Mapping[str, Any] | None) -> list[Defect]:
 
 
 def input_refused(document: AgentDocument, found: Sequence[Defect]) -> InvalidArguments:
-    """Return the error that lists the defects; precondition: there are some."""
+    """Return the error that lists the defects; precondition: at least one."""
     listed = sentence_list([one.message if one.pointer == "action" else one.render() for one in found], _MOST_LISTED)
     known = sorted(document.actions)[:_MOST_NAMED]
     message = capped(f"agent {document.name!r} cannot be asked so: {listed}")
@@ -59,10 +51,7 @@ def input_refused(document: AgentDocument, found: Sequence[Defect]) -> InvalidAr
 
 
 def agent_question(document: AgentDocument, action: str | None, prompt: str, data: Mapping[str, Any] | None) -> str:
-    """Return the question to the agent in words: the action's prompt, then `prompt`.
-
-    Raises `InvalidArguments` that names every defect, or says that there is nothing to do.
-    """
+    """Return the action's prompt, then `prompt`; raises `InvalidArguments` with every defect, or if empty."""
     found = input_defects(document, action, data)
     if found:
         raise input_refused(document, found)

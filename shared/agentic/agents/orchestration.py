@@ -1,8 +1,6 @@
-"""The agents of a plan, checked against the stored documents: when a job is submitted, and before any of them starts.
+"""Check the agents of a plan against the stored documents, at submission and before the first one starts.
 
-The input data of a call is checked as it was compiled: bindings stand in their places by then, and only the outputs
-of earlier steps are unknown. Those are checked when the agent's own job begins, by the same function
-(`input_defects`).
+Outputs of earlier steps are unknown here; they are checked when the agent's own job begins (`input_defects`).
 """
 
 from __future__ import annotations
@@ -28,10 +26,9 @@ def agents_of(plan: OrchestrationPlan) -> list[str]:
 def agent_defects(
     plan: OrchestrationPlan, stored: Mapping[str, Mapping[str, Any]], compiled: Compiled | None = None
 ) -> list[Defect]:
-    """Return the defects of a plan's calls: unknown agents and actions, input data that does not fit.
+    """Return unknown agents and actions and unfit input data of a plan's calls.
 
-    `stored` are the documents in use of those agents, by name. Without `compiled`, for a plan that has other defects,
-    no template counts as known.
+    `stored` maps names to documents in use. Without `compiled` (the plan has other defects) templates are unknown.
     """
     documents = {name: read_agent(document) for name, document in stored.items()}
     return [
@@ -77,7 +74,7 @@ def _set_aside(arguments: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:
 
 
 def _known(value: Any, unknown: frozenset[tuple[str, ...]] = frozenset(), place: tuple[str, ...] = ("with",)) -> Any:
-    """Return input data with `UNKNOWN` for every text that names something, or stands at one of the places."""
+    """Return input data with `UNKNOWN` for every text that names something, or that is at one of the places."""
     if isinstance(value, Mapping):
         return {name: _known(item, unknown, (*place, str(name))) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,4 @@
-"""Warnings: names and values in an agent's document that cannot work, and jobs that went on without a tool.
-
-A document may come before its skills and its workers, so it is stored with a warning to its author. A job goes on
-without the missing tool, and its own document has the warning.
-"""
+"""Warnings, no errors, for a document may be stored before its skills and workers exist."""
 
 from __future__ import annotations
 
@@ -28,15 +24,15 @@ CHAINED_TOOL_MISSING: Final = "chained_tool_missing"
 AGENT_TOOLS_MISSING: Final = "agent_tools_missing"
 
 JOB_WARNINGS: Final = (AGENT_TOOLS_MISSING, CHAINED_TOOL_MISSING)
-"""The kinds of events that a job's document shows as warnings."""
+"""Kinds of events that a job's document shows as warnings."""
 
 _SUB_AGENTS = ("agents", "sub_agents")
-"""Keys under which documents name other agents. planq gives them no meaning, but a name in vain is a mistake."""
+"""Keys under which documents name other agents. They have no meaning for planq, but an unknown name is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentWarning:
-    """Something in an agent's document that stands for nothing now, or cannot work."""
+    """A part of an agent's document that has no meaning now, or cannot work."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -68,10 +64,9 @@ def document_warnings(
     agents: Collection[str],
     planners: Collection[str] | None = None,
 ) -> list[DocumentWarning]:
-    """Return which names in a document stand for nothing, and what of it can never work.
+    """Return the names in a document that are unknown, and the parts that can never work.
 
-    `tools` are those that workers have published, by name, `skills` and `agents` those in use among the ones that the
-    document names (`named_agents`), `planners` those of the workers, None where nobody knows them.
+    `skills` and `agents` are those in use among the named ones (`named_agents`); `planners` None if unknown.
     """
     return [
         *_empty(document),
@@ -100,14 +95,14 @@ def named_agents(document: AgentDocument) -> list[str]:
 
 
 def prompt_skills(document: AgentDocument) -> list[str]:
-    """Return the name of the skill that a document's loop has as its prompt, in a list; none where it has none."""
+    """Return a list of the skill that a document's loop uses as its prompt, if any."""
     block = document.loop_block()
     prompt = None if block is None else block.prompt
     return [prompt.name] if prompt is not None and prompt.name is not None and prompt.text is None else []
 
 
 def job_warning(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the warning in a job's document for an event of the `JOB_WARNINGS`: `{code, message, details}`."""
+    """Return the warning of a job's document for an event of `JOB_WARNINGS`: `{code, message, details}`."""
     agent = _shown(str(data.get("agent")))
     if kind == CHAINED_TOOL_MISSING:
         message = (
@@ -132,7 +127,6 @@ def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[Document
 
 
 def _empty(document: AgentDocument) -> Iterator[DocumentWarning]:
-    """Warn of an agent that is told nothing and can do nothing: whatever it was to be stands under other names."""
     given = (document.system_prompt().strip(), document.tools, document.skills, document.actions, document.loop)
     if not any(given):
         message = "it has neither instructions (description) nor tools: it only passes on what it is asked"
@@ -140,10 +134,7 @@ def _empty(document: AgentDocument) -> Iterator[DocumentWarning]:
 
 
 def _misspelt(document: AgentDocument) -> Iterator[DocumentWarning]:
-    """Yield the unknown fields that are nearly known ones, and those of limits, which then bound nothing.
-
-    All others are kept without a word.
-    """
+    """Yield the unknown fields that nearly match a known one, and all unknown limits, which bound nothing."""
     actions = [(("actions", name), action) for name, action in document.actions.items()]
     for place, part in [((), document), (("limits",), document.limits), *actions]:
         known = () if part is None else tuple(type(part).model_fields)
@@ -160,11 +151,11 @@ def _misspelt(document: AgentDocument) -> Iterator[DocumentWarning]:
 
 _ALIKE = 0.85
 _OTHER_FIELDS = frozenset({"system_prompt", "input", "resources", *_SUB_AGENTS})
-"""What documents say in other words."""
+"""Known fields with another spelling."""
 
 
 def _unquoted(document: AgentDocument) -> Iterator[DocumentWarning]:
-    """Yield the numbers and booleans in schemas whose `type` takes texts: YAML needs quotes there."""
+    """Yield the numbers and booleans in schemas of type string: YAML needs quotes there."""
     for base, schema in _schemas(document):
         for path, contents in schemas_in(schema):
             written = contents.get("type")
@@ -193,7 +184,7 @@ def _is_unquoted(value: Any, types: Collection[Any]) -> bool:
 
 
 def _schemas(document: AgentDocument) -> Iterator[tuple[DocumentPath, Mapping[str, Any]]]:
-    """Yield the schemas that were checked when the document was read for saving, each with its place."""
+    """Yield the document's checked schemas with their places."""
     written = flat_row(document.to_json())
     if isinstance(written.get("properties"), Mapping):
         yield (), {key: written[key] for key in _OF_THE_ANSWER if key in written}

@@ -1,8 +1,6 @@
-"""What a model's server refuses, by the words of its refusal, and how a request is sent without it.
+"""Which part of a request a model's server refuses, by the words of the refusal, and what to send instead.
 
-A pure table. Servers name what they refuse in words of their own, so a row is a set of words that must all occur,
-taken from real answers of providers and gateways. A wrong match costs one request: an adaptation is only remembered
-after the server has accepted the adapted request.
+The words are from real refusals. A wrong match costs one request: only an accepted adaptation is remembered.
 """
 
 from __future__ import annotations
@@ -63,16 +61,16 @@ MEANING = {
     Adaptation.NO_CACHE: "prompts are sent without marks for the prompt cache",
     Adaptation.NO_ARTIFACTS: "images, files and audio that tools have made are only named",
 }
-"""What planq does instead, for people."""
+"""What planq sends instead, for people."""
 
 REFUSING_STATUS = frozenset({400, 404, 405, 415, 422, 500, 501})
-"""How servers refuse a part of a request; templates that raise an error give 500 in llama.cpp and SGLang."""
+"""Statuses of a refusal; llama.cpp and SGLang answer 500 if a template raises an error."""
 
 _NOT_OF_FAULTS = frozenset({Adaptation.WHOLE_REPLIES})
-"""Not the answer to a 500 or to a fault inside a stream: such a message may name the stream that broke."""
+"""Not tried after a 500 or a fault inside a stream, whose message may name the broken stream."""
 
 _MAX_CHARS = 8_000
-"""Maximum length of the text that is searched: a refusal may repeat the whole request."""
+"""Maximum length of the searched text: a refusal may repeat the whole request."""
 
 _REFUSED = (
     "not support",
@@ -98,7 +96,7 @@ _REFUSED = (
     "requires",
     "cannot be specified",
 )
-"""Words for a refusal; those of a row come in addition."""
+"""Words for a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +186,15 @@ REFUSALS: tuple[RefusalRow, ...] = (
     RefusalRow(_A.NO_STOP, ("'stop'",)),
     RefusalRow(_A.NO_STOP, ("stop_sequences",)),
 )
-"""Refusals and what is done about them; the first row that fits and is not in force yet counts."""
+"""The first row that fits and is not yet active counts."""
 
 
 def adaptation_for(
     status: int | None, text: str, possible: Collection[Adaptation], active: Collection[Adaptation] = ()
 ) -> Adaptation | None:
-    """Return how to send a refused request again, None where nothing of the table would change it.
+    """Return how to resend a refused request, None if no row would change it.
 
-    `possible` are the adaptations that would change this request, `active` those it was sent with. `status` is None
-    for a refusal inside a stream.
+    `possible` adaptations change this request, `active` ones are in it. `status` None: refused inside a stream.
     """
     if status is not None and status not in REFUSING_STATUS:
         return None
@@ -210,5 +207,5 @@ def adaptation_for(
 
 
 def known_adaptations(names: Collection[str]) -> frozenset[Adaptation]:
-    """Return the adaptations of these names; those of another version are left out."""
+    """Return the adaptations with these names; unknown names (of another version) are left out."""
     return frozenset(Adaptation(name) for name in names if name in set(Adaptation))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
@@ -38,7 +38,7 @@ OWN_HEADERS = frozenset(
         "x-goog-user-project",
     }
 )
-"""Headers that say who asks, or how the request is written: neither an agent nor a job may set them."""
+"""Headers that authenticate or describe the request: agents and jobs must not set them."""
 
 OWN_FIELDS = frozenset(
     {
@@ -62,7 +62,7 @@ OWN_FIELDS = frozenset(
         "tools",
     }
 )
-"""Fields of a request that limits, prices and permissions rest on: nothing may replace them."""
+"""Fields of a request that limits, prices and permissions depend on; `extra_body` must not replace them."""
 
 
 def _checked_body(body: dict[str, Any]) -> dict[str, Any]:
@@ -92,22 +92,18 @@ def _without_own_headers(headers: dict[str, str]) -> dict[str, str]:
 
 
 _Headers = Annotated[dict[str, str], Field(max_length=_MAX_HEADERS), AfterValidator(_checked_headers)]
-
-
 _Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class CallSettings(BaseModel):
-    """Settings of a call; None leaves a field to what is less specific, and in the end to the provider."""
+    """Settings of a call; None falls back to the less specific settings, and last to the provider."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    stop: (
-        Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=200)]], Field(max_length=4)] | None
-    ) = None
+    stop: Annotated[list[_Stop], Field(max_length=4)] | None = None
     max_tokens: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
     thinking: bool | Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
@@ -118,7 +114,7 @@ class CallSettings(BaseModel):
     extra_headers: _Headers | None = None
 
     def over(self, less: CallSettings | None) -> CallSettings:
-        """Return these settings, and where they say nothing those of `less`; both bodies and headers are joined."""
+        """Return these settings with gaps filled from `less`; bodies and headers are merged."""
         if less is None:
             return self
         joined: dict[str, Any] = {}
@@ -130,7 +126,7 @@ class CallSettings(BaseModel):
 
 
 class AgentCallSettings(CallSettings):
-    """What an agent's document and a job may say: no headers that say who asks, and no dearer tier."""
+    """Settings that an agent's document or a job may make: no authentication headers, no priority tier."""
 
     service_tier: Literal["auto", "default", "flex"] | None = None
     extra_headers: Annotated[_Headers, AfterValidator(_without_own_headers)] | None = None
@@ -139,29 +135,23 @@ class AgentCallSettings(CallSettings):
 _NAME = re.compile(MODEL_PATTERN)
 
 
-class SettingsOfModels:
-    """The operator's settings by the full name of a model, or by its beginning and `*`."""
+SettingsOfModels = Mapping[str, CallSettings]
+"""The operator's settings by the full name of a model, or by a prefix and `*`."""
 
-    def __init__(self, given: Mapping[str, CallSettings]) -> None:
-        self._given = given
 
-    def of(self, model: str) -> CallSettings:
-        """Return the settings for a model: longer patterns win over shorter ones, and its own name over all."""
-        found = CallSettings()
-        for pattern in sorted(self._given, key=lambda one: (not one.endswith("*"), len(one))):
-            if pattern == model or (pattern.endswith("*") and model.startswith(pattern[:-1])):
-                found = self._given[pattern].over(found)
-        return found
+def settings_of(model: str, known: SettingsOfModels) -> CallSettings:
+    """Return the settings for a model: longer prefixes win over shorter ones, its own name over all."""
+    found = CallSettings()
+    for pattern in sorted(known, key=lambda one: (not one.endswith("*"), len(one))):
+        if pattern == model or (pattern.endswith("*") and model.startswith(pattern[:-1])):
+            found = known[pattern].over(found)
+    return found
 
-    @classmethod
-    def checked(cls, given: Mapping[str, CallSettings]) -> Mapping[str, CallSettings]:
-        """Return what was given; raises `ValueError` for a key that names no model."""
-        for pattern in given:
-            name = pattern if not pattern.endswith("*") else f"{pattern[:-1]}x"
-            if pattern != "*" and not _NAME.fullmatch(name):
-                raise ValueError(f"expected names of models, as in openai:gpt-5 or mistral:*, found {pattern[:80]!r}")
-        return given
 
-    @classmethod
-    def none(cls) -> Self:
-        return cls({})
+def checked_settings(given: SettingsOfModels) -> SettingsOfModels:
+    """Return the settings; raises `ValueError` for a key that names no model."""
+    for pattern in given:
+        name = pattern if not pattern.endswith("*") else f"{pattern[:-1]}x"
+        if pattern != "*" and not _NAME.fullmatch(name):
+            raise ValueError(f"expected names of models, as in openai:gpt-5 or mistral:*, found {pattern[:80]!r}")
+    return given

@@ -1,8 +1,4 @@
-"""The circuit breaker of one model: while several jobs in a row find it away, only probes are let through.
-
-It counts jobs, so that one job whose own request makes the model fail opens nothing, however often it fails. It
-measures no time itself; `now` are seconds of one clock that never goes back.
-"""
+"""The circuit breaker of one model: after failures of several jobs, not calls, only probes pass."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ _TURN_INTERVALS = 1.25
 
 
 class CircuitOpen(Transient):
-    """Several jobs have found the model away, and this call was not sent; the message begins with what they found."""
+    """Several jobs could not reach the model, and this call was not sent; the message begins with their error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class Turn:
 
 
 class CircuitState(StrEnum):
-    """Whether all calls are let through, or probes alone."""
+    """Whether all calls pass, or probes only."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -40,10 +36,11 @@ class CircuitState(StrEnum):
 
 @dataclass(slots=True)
 class Circuit:
-    """`threshold` different jobs that failed, without a success in between, open it; one success closes it.
+    """Failures of `threshold` different jobs without a success in between open it; one success closes it.
 
-    While it is open one call is let through every `probe_seconds`. The job that failed last leaves the next turn
-    to another one, and probes only where none has come by then: it may be the one whose request is the fault.
+    While open, one call passes per `probe_seconds` of a monotonic clock. The job that failed last waits for two
+    intervals:
+    its own request may be the fault.
     """
 
     threshold: int = 5
@@ -58,7 +55,7 @@ class Circuit:
         return CircuitState.OPEN if len(self._failed_jobs) >= self.threshold else CircuitState.CLOSED
 
     def admits(self, job_id: str, now: float) -> bool:
-        """Say whether a call of a job may be made now; of an open circuit it is the probe then."""
+        """Return whether a job may call now; at an open circuit that call is the probe."""
         if self.state is CircuitState.CLOSED:
             return True
         turns = 2 if job_id == self._last_failed else 1
@@ -68,10 +65,8 @@ class Circuit:
         return True
 
     def turn(self, now: float, jitter: float) -> float | None:
-        """Return the seconds until a job's next turn; None while the circuit is closed.
-
-        Each job gets a turn of its own, `probe_seconds` after the one before, so that the jobs that wait make one
-        claim per probe interval however many they are. `jitter` is a uniform draw from [0, 1).
+        """Return the seconds until a job's next turn, one per probe interval; None while closed. `jitter` is in
+        [0, 1).
         """
         if self.state is CircuitState.CLOSED:
             return None
@@ -83,13 +78,13 @@ class Circuit:
         return wait + jitter * (_TURN_INTERVALS - 1) * self.probe_seconds
 
     def failed(self, job_id: str, now: float) -> None:
-        """Take note of a call that found the model away."""
+        """Record a call that could not reach the model."""
         self._last_failed = job_id
         if self.state is CircuitState.CLOSED:
             self._failed_jobs.add(job_id)
             self._probed_at = now  # counts from the failure that opens it
 
     def succeeded(self) -> None:
-        """Take note of a call that was answered, be it by a refusal: the model is there."""
+        """Record a call that the server answered, even with a refusal."""
         self._failed_jobs.clear()
         self._last_turn = 0.0

@@ -12,36 +12,27 @@ from planq.shared.kernel.budget import Price
 from planq.shared.kernel.usage import ModelCall
 
 CutOff = Callable[[ModelCall], None]
-"""Takes the record of a call that was cut off by a cancellation, before the cancellation goes on; returns at once.
-
-A callback and no exception: `asyncio.timeout` and task groups only know a plain `CancelledError`.
-"""
+"""Gets a cancelled call's record and returns at once; `asyncio.timeout` knows only a plain `CancelledError`."""
 
 Prices = Callable[[str, int], Awaitable[Price | None]]
-"""Tells what a call to a model costs whose question has so many tokens; None where its price is not known."""
+"""Return the price of a call to a model for a prompt of this many tokens; None if unknown."""
 
 ProviderKeys = Callable[[str, str], Awaitable[str | None]]
-"""Returns a tenant's own key for `PROVIDER` or `PROVIDER@SERVER`, None where it has none.
-
-Raises `AuthFailed` where it cannot be had.
-"""
+"""Return a tenant's own key for `PROVIDER` or `PROVIDER@SERVER`, None without one; raises `AuthFailed`."""
 
 MayName = Callable[[str, str], Awaitable[bool]]
-"""Says whether a tenant may name a model, by its full name, on the server's keys."""
+"""Return whether a tenant may use a model, by its full name, with the server's keys."""
 
 
 class Adaptations(Protocol):
-    """What models' servers refuse, as other processes have learned it too."""
+    """The adaptations that all processes have learned."""
 
     async def of(self, base_url: str, model: str) -> frozenset[Adaptation]:
-        """Return how requests for a model at a base URL are changed; raises `Unavailable` without a database."""
+        """Return how requests for a model at a base URL are changed; raises `Unavailable`."""
         ...
 
     async def learn(self, base_url: str, model: str, adaptation: Adaptation, refusal: str) -> None:
-        """Store that a server has accepted a changed request, after the words of its `refusal`.
-
-        Raises `Unavailable` without a database.
-        """
+        """Store that a server has accepted a changed request after this `refusal`; raises `Unavailable`."""
         ...
 
 
@@ -49,11 +40,10 @@ class Planner(Protocol):
     """The PLAN stage's model call."""
 
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
-        """Ask the model once for a direct answer or a plan over `tools`; the reply is not interpreted here.
+        """Ask the model once for a direct answer or a plan over `tools`; the reply is not interpreted.
 
-        Raises `ModelFailed` when the model cannot be reached, refuses, or says nothing at all. When the caller is
-        cancelled, the connection to the model is closed, and what was spent until then goes to `cut_off`: a call
-        whose error has the code `cancelled`, and `details.estimated` where the provider had not reported all tokens.
+        Raises `ModelFailed` without a reply. On cancellation the connection is closed and `cut_off` gets the cost so
+        far: a call with the code `cancelled`, and `details.estimated` unless the provider reported all tokens.
         """
         ...
 
@@ -62,10 +52,7 @@ class TurnPlanner(Protocol):
     """The model calls of jobs that plan round by round."""
 
     async def guide(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
-        """Ask the model once for numbered steps as JSON in a text; `tools` are named to it, and none is offered.
-
-        Raises `ModelFailed`, and is cancelled, as `Planner.plan`.
-        """
+        """Ask the model once for numbered steps as JSON text; `tools` are only named. Fails like `Planner.plan`."""
         ...
 
     async def turn(
@@ -77,12 +64,11 @@ class TurnPlanner(Protocol):
         *,
         cut_off: CutOff | None = None,
     ) -> ModelReply:
-        """Ask the model once what to do next; `transcript` is what has happened after `ask.input`, oldest first.
+        """Ask the model once what to do after `transcript` (oldest first). Fails like `Planner.plan`.
 
-        With `TurnForm.ANSWER` no further call is made: `tools` are those of the turns before, which a provider may
-        need to find them in its cache, and `text` of the reply is not empty. In the other forms a model
-        may say nothing, as some do when they have seen the results; a reply that was cut off does not count as that.
-        Raises `ModelFailed`, and is cancelled, as `Planner.plan`.
+        With `TurnForm.ANSWER` the text is not empty, and `tools` only keep the provider's cache. Otherwise a reply
+        may
+        be empty, unless it was cut off.
         """
         ...
 
@@ -91,8 +77,5 @@ class Responder(Protocol):
     """The RESPOND stage's model call."""
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
-        """Ask the model once to answer from `findings`, with no tool offered; `text` of the reply is not empty.
-
-        Raises `ModelFailed`, and is cancelled, as `Planner.plan`.
-        """
+        """Ask the model once to answer from `findings`; the text is not empty. Fails like `Planner.plan`."""
         ...

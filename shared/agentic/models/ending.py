@@ -1,8 +1,4 @@
-"""Why a model's reply is not whole, by the words of its provider.
-
-Every provider names the end of a reply. Most reasons are ends in order; the table has those that cut a reply off. An
-unknown reason is an end in order.
-"""
+"""Why a model's reply is not whole, by the provider's finish reason; unknown reasons are normal ends."""
 
 from __future__ import annotations
 
@@ -62,17 +58,14 @@ _MOST_CHARS = 100
 
 
 OnIncomplete = Literal["accept", "continue", "fail"]
-"""An answer that was cut off completes its job, is continued by one more call, or fails its job."""
+"""A cut-off answer completes its job, is continued by one more call, or fails its job."""
 
 _GOES_ON = (CutOffBy.LENGTH, CutOffBy.PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A reply that was cut off; `finish_reason` is the provider's own word, `said` what it told of its refusal.
-
-    With `is_failure` its job fails, and keeps the text.
-    """
+    """A cut-off reply; `said` is the text of a refusal. With `is_failure` its job fails, and keeps the text."""
 
     reason: CutOffBy
     finish_reason: str
@@ -94,10 +87,7 @@ class Incomplete:
 
 
 def cut_off_by(own: str | None, general: str | None, said: str = "") -> Incomplete | None:
-    """Return why a reply is not whole, None for one that is.
-
-    `own` is the provider's word, `general` the same in pydantic-ai's terms, `said` the text of a refusal.
-    """
+    """Return why a reply is not whole, by the provider's `own` reason, pydantic-ai's, or the refusal `said`."""
     if said:
         return Incomplete(CutOffBy.REFUSAL, capped(own or "refusal", _MOST_CHARS), said)
     for word in (own, general):
@@ -108,7 +98,7 @@ def cut_off_by(own: str | None, general: str | None, said: str = "") -> Incomple
 
 
 def incomplete_of(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return `{reason, finish_reason, message}` by the error of a job; None for a whole answer."""
+    """Return `{reason, finish_reason, message}` from a job's error; None for a whole answer."""
     if error is None or error.get("code") != AnswerIncomplete.code:
         return None
     details = error.get("details") or {}

@@ -1,4 +1,4 @@
-"""What a model call is taken to use before it is made, for the budget of its tree of jobs."""
+"""Estimate the tokens of a model call before it is made, to reserve them from a budget."""
 
 from __future__ import annotations
 
@@ -12,39 +12,38 @@ from planq.shared.platform.values.encoding import measure
 from planq.shared.platform.values.parts import part_tokens
 
 CHARS_PER_TOKEN = 4
-"""A rule of thumb of the providers for English text (https://platform.openai.com/tokenizer)."""
+"""The providers' rule of thumb for English text (https://platform.openai.com/tokenizer)."""
 
 
 OUTPUT_TOKENS = 4_096
-"""What a reply is taken to need where the agent names no limit: the default of PLANQ_MODEL_MAX_OUTPUT_TOKENS."""
+"""Assumed length of a reply without a limit: the default of PLANQ_MODEL_MAX_OUTPUT_TOKENS."""
 
 
 LEAST_OUTPUT_TOKENS = 64
-"""With less left a call is not begun: its reply would break off in its first sentence."""
+"""With fewer tokens left no call is made: the reply would break off in its first sentence."""
 
 
 _PROMPT_CHARS = 2_000
-"""planq's own words around a question."""
+"""Length of planq's own words around a question."""
 
 
 _MESSAGE_CHARS = 16
-"""What a provider's format puts around a message."""
+"""Overhead of a message in a provider's format."""
 
 _MOST_CHARS = 100_000_000
 
 
 def message_tokens(messages: Iterable[ChatMessage]) -> int:
-    """Return how many tokens messages are taken to have, with their tool calls and what goes back unread."""
+    """Estimate the tokens of messages, with their tool calls and state."""
     return tokens_of(message_chars(messages))
 
 
 def message_chars(messages: Iterable[ChatMessage]) -> int:
-    """Return how many characters messages are taken to have: `tokens_of` those of all is `message_tokens`."""
+    """Estimate the characters of messages; `tokens_of` the sum is `message_tokens`."""
     return sum(map(_message_chars, messages))
 
 
 def tokens_of(chars: int) -> int:
-    """Return how many tokens a text of so many characters is taken to have."""
     return -(-chars // CHARS_PER_TOKEN)
 
 
@@ -69,7 +68,7 @@ def wanted_for(
     tools: Sequence[ToolDefinition] = (),
     transcript: Sequence[ChatMessage] = (),
 ) -> ReservationRequest:
-    """Return what a model call is taken to need: its question by its length, its reply by its limit."""
+    """Estimate a model call: the prompt by its length, the reply by its limit."""
     said = [*ask.instructions, ask.guide, ask.insights, ask.tenant_prompt or "", ask.input]
     shown = [ask.data, ask.answer_schema, *(result.output for result in findings.results), *findings.plan_errors]
     shown += [result.content for result in findings.results]
@@ -84,7 +83,7 @@ def wanted_for(
 
 
 def cut_to(ask: Ask, wanted: ReservationRequest, reply_tokens: int | None) -> Ask:
-    """Return the question as the call of the reservation, its reply cut where that is less than it wanted."""
+    """Return the question with the reservation's call id, and `max_tokens` if the reservation has fewer."""
     if reply_tokens is None or reply_tokens >= wanted.reply_tokens:
         return replace(ask, call_id=wanted.call_id)
     return replace(ask, call_id=wanted.call_id, max_tokens=reply_tokens)

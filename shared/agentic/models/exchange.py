@@ -1,8 +1,4 @@
-"""What passes between the engine and a language model, free of any provider's vocabulary.
-
-A stage asks once and gets one reply and one `ModelCall`, the record that becomes a `model_calls` row, also when the
-call failed (`ModelFailed`). docs/decisions.md, D5 and D6.
-"""
+"""What the engine and a language model exchange, in no provider's vocabulary (docs/decisions.md, D5, D6)."""
 
 from __future__ import annotations
 
@@ -26,10 +22,7 @@ from planq.shared.platform.values.parts import Part
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRequest:
-    """A tool call as a provider returned it; `arguments` is raw when the provider sent no valid JSON object.
-
-    `id` is the provider's, by which it finds the call's result again; empty where it gave none.
-    """
+    """A tool call as the provider returned it; `arguments` is text if it was no JSON object; `id` may be ""."""
 
     name: str
     arguments: Mapping[str, Any] | str
@@ -40,10 +33,8 @@ class ToolCallRequest:
 class ChatMessage:
     """One message of a conversation; `role` is `system`, `user`, `assistant` or `tool`.
 
-    An assistant's message may hold `tool_calls`; each is followed by a message of the role `tool` whose `call_id` is
-    the call's id and whose `name` is the tool's. `state` is what the provider needs back with its own message
-    (`ModelReply.state`). `parts` are images, files and audio behind `content`, of the roles `user` and `tool` alone.
-    `memo` is what was computed from the message: those of a loop stay the same from round to round.
+    Each of `tool_calls` is followed by a `tool` message with its id and name. `state` is `ModelReply.state`, for the
+    provider. `parts` follow `content` of `user` and `tool`. `memo` caches values computed from the message.
     """
 
     role: str
@@ -57,7 +48,7 @@ class ChatMessage:
 
 
 class TurnForm(StrEnum):
-    """How the planner of a further round is asked."""
+    """How the model is asked in a further round."""
 
     LOOP = "loop"  # by the forced tool `__planning__`, in its extended form
     REACT = "react"  # the tools are offered as they are, and the model may call several or answer
@@ -66,10 +57,9 @@ class TurnForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnPrompt:
-    """A template of the caller's in the place of planq's own rules for a turn, and what it may insert.
+    """A caller's template that replaces planq's rules for a turn (`block.prompt_defects` finds nothing in it).
 
-    `round_number` counts the rounds from 0, `rounds_left` the one that is planned now and those after it. `variables`
-    are the caller's own. Precondition: `agentic.rounds.block.prompt_defects` finds nothing in `template`.
+    `round_number` counts from 0; `rounds_left` includes this round.
     """
 
     template: str
@@ -79,42 +69,35 @@ class TurnPrompt:
 
 
 CONTEXT = "context"
-"""Under this name a job without an agent keeps what its request tells beside its input, where others have data."""
+"""Key of the context that a request without an agent sends next to its input."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageAttempt:
-    """The attempt at a stage that asks; `status` is the job's meanwhile."""
+    """The attempt that asks; `status` is the job's during it."""
 
     status: JobStatus
     attempt: int
 
 
 ReserveMore = Callable[[ModelCall], Awaitable[int | None]]
-"""Reserves one more call after this one, and returns the most tokens of its reply; raises `ExecutionFailed`."""
+"""Reserve one more call and return the maximum tokens of its reply; raises `ExecutionFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a job asks of the model, the same in both stages.
 
-    `instructions` come first (skills, then the agent's prompt), then `history` (oldest first, without the current
-    message), then `input`, and `data` (JSON; None for none), which is shown as data. `model` is a full name such as
-    `openai:gpt-5` or `offline`. With an `answer_schema` the answer shall be a JSON object that satisfies it: the
-    provider is asked for that in its own way where it has one, and the model in words otherwise; the asker checks
-    the answer. `prompt` takes the place of planq's own rules for a turn; None leaves them. `guide` is what a turn is
-    told of the job's guide, "" for none; `insights` what a planner is told of earlier jobs. In jobs of a conversation
-    `tenant_prompt` is a text: it stands below the guardrails and above `instructions`. Where `model` fails,
-    `fallback_models` are asked in this order; providers get the keys of the tenant `tenant_id` where it has any.
-    `temperature` and `max_tokens` None leave `settings`, and these the worker's settings. `call_id` is the id that
-    the record of the call shall have, where something is reserved for it; None leaves it to the caller of the
-    model. Who follows the job is shown the reply while it comes where a `stage` asks; None is a call beside it. In
-    a turn `speaker` is who has written `input`, where people are told apart; `tells_people` says that messages of
-    the history are shown so.
-    `on_incomplete` says what becomes of a text that is cut off. `more` reserves one more call, which goes on from
-    such a text, of a budget; without it nothing is reserved.
-    `parts` are images, files and audio behind `input`. `is_bulk` says that nobody waits for the reply: it may come
-    later where that is cheaper. With a `deferral` the call may wait for a provider's batch (`CallDeferred`).
+    The order is `tenant_prompt` (turns only), `instructions` (skills, the agent's prompt), `history` (oldest first),
+    `input` with `parts`, and `data` (JSON). If `model` fails, `fallback_models` are tried with the keys of
+    `tenant_id`.
+    - `answer_schema`: the answer shall satisfy it; the caller checks. `prompt` replaces planq's rules for a turn.
+    - `temperature`, `max_tokens`: None falls back to `settings`, then to the worker's settings.
+    - `call_id`: id of the call's record, if tokens are reserved for it; `more` reserves the call that continues a
+      text.
+    - `stage`: followers of the job see the reply as it arrives; None for a side call.
+    - `speaker` wrote `input`; with `tells_people` the messages of the history name their writers.
+    - `is_bulk`: the reply may come later if that is cheaper; with a `deferral` it may raise `CallDeferred`.
     """
 
     job_id: str
@@ -146,11 +129,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What a model said: text, tool calls, or both; neither only in a turn, where nothing is left to do.
+    """A model's text, tool calls, or both; neither only in a turn with nothing left to do.
 
-    `state` is JSON that the provider needs back when the conversation goes on (thought signatures, say), None where
-    it needs none: opaque, and given back unchanged as `ChatMessage.state`. `incomplete` says why the reply was cut
-    off, None for a whole one.
+    `state` is opaque JSON that the provider needs back. `incomplete` is None for a whole reply.
     """
 
     text: str
@@ -161,10 +142,7 @@ class ModelReply:
 
 
 def reply_to_json(reply: ModelReply) -> dict[str, Any]:
-    """Return the form in which `plans.reply` holds a reply: `{"text", "tool_calls": [{"id", "name", "arguments"}]}`.
-
-    `state` stands beside them where there is any. The record of the call is stored elsewhere.
-    """
+    """Return the form of `plans.reply`: `{"text", "tool_calls": [{"id", "name", "arguments"}], "state"}`."""
     calls = [
         {"id": call.id, "name": call.name, "arguments": raw if isinstance(raw := call.arguments, str) else dict(raw)}
         for call in reply.tool_calls
@@ -174,7 +152,7 @@ def reply_to_json(reply: ModelReply) -> dict[str, Any]:
 
 
 def reply_of_json(stored: Mapping[str, Any]) -> ChatMessage:
-    """Return the assistant's message that a stored reply was; `KeyError` or `TypeError` for what is none."""
+    """Return a stored reply as the assistant's message; raises `KeyError` or `TypeError`."""
     calls = [
         ToolCallRequest(str(call["name"]), call["arguments"], str(call.get("id", "")))
         for call in stored["tool_calls"]
@@ -183,10 +161,7 @@ def reply_of_json(stored: Mapping[str, Any]) -> ChatMessage:
 
 
 class ModelFailed(Exception):
-    """A model call that ended without a usable reply; `error` says why, `call` is the record of what was spent.
-
-    `turn` is there where the circuits of all models that were asked are open.
-    """
+    """A model call without a reply; `call` has its cost, `turn` is set if all models' circuits are open."""
 
     def __init__(self, error: ExecutionFailed, call: ModelCall, turn: Turn | None = None) -> None:
         super().__init__(error.message)
@@ -197,7 +172,7 @@ class ModelFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """An answer that did not satisfy its schema: what the model wrote, and every way in which it is wrong."""
+    """An answer that broke its schema: the model's text, and all its defects."""
 
     raw: str
     errors: Sequence[str]
@@ -205,13 +180,34 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the responding model is told: the results in plan order, or the defects of a plan that was refused.
-
-    With `is_direct` there are neither, because nothing was to be found: the model answers the conversation as it is.
-    With a `repair` it is shown its own answer of before, and asked to put it right.
-    """
+    """The results in plan order, or a refused plan's defects; with a `repair` the model corrects its answer."""
 
     results: Sequence[StepResult] = ()
     plan_errors: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     is_direct: bool = False
     repair: Repair | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """The background of a job's questions: of its tenant and its conversation.
+
+    `tenant_prompt` is None outside conversations. `history` is the turns before, oldest first; `speaker` wrote this
+    one,
+    and `tells_people` says that messages name their writers. `planner_model` writes guides. `fallback_models` are
+    tried
+    in order. `tools` are the tenant's, in a turn. `insights` is for planners. `on_incomplete` is the tenant's.
+    """
+
+    tenant_prompt: str | None = None
+    history: Sequence[ChatMessage] = ()
+    planner_model: str | None = None
+    fallback_models: Sequence[str] = ()
+    tools: Sequence[str] = ()
+    insights: str = ""
+    speaker: Speaker | None = None
+    tells_people: bool = False
+    on_incomplete: OnIncomplete = "accept"
+
+
+NO_BACKGROUND = Background()

@@ -1,4 +1,4 @@
-"""What kind of failure a model call ended with, in the few words that operators count and filter by."""
+"""The kind of failure of a model call, for counters and filters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The input of a job or a message as a list of parts: its form, and every defect of that.
-
-`api/intake/parts.py` stores what is read here. Texts are joined; `parts.py` has the other types as a job stores them.
-"""
+"""The input of a job or a message as a list of parts, and its defects; `api/intake/parts.py` stores them."""
 
 from __future__ import annotations
 
@@ -56,10 +53,7 @@ class ReadInput(NamedTuple):
 
 
 def read_input(given: str | list[Any] | None, field: str = "input") -> ReadInput:
-    """Return an input taken apart: texts of a list are joined by blank lines, and its other parts follow them.
-
-    Raises `InvalidRequest` with every defect of the parts; `field` is what the sender calls the input.
-    """
+    """Join the texts of an input by blank lines; raises `InvalidRequest` with all defects of `field`."""
     if not isinstance(given, list):
         return ReadInput(given)
     if not given or len(given) > MAX_INPUT_PARTS:
@@ -81,7 +75,7 @@ def read_input(given: str | list[Any] | None, field: str = "input") -> ReadInput
 
 
 def check_reads_parts(model: str, types: Iterable[str], field: str = "input") -> None:
-    """Raise `InvalidRequest` for parts of some `types` that a job of planq's own rules would have."""
+    """Raise `InvalidRequest` if the model is `offline` and the input has other parts than text."""
     if model == OFFLINE and (found := " and ".join(sorted(set(types)))):
         message = f"the model {OFFLINE!r} reads text only, found {found}; name another model, or send text"
         raise body_refused([Defect(field, "", message)])

@@ -1,12 +1,11 @@
-"""The grammar of model names, the same for the API, the settings and the gateway.
+"""The grammar of model names, for the API, the settings and the gateway.
 
     offline                      planq's own rules; no language model and no network
     cassette:PATH                recorded exchanges, read from a file
     PROVIDER:MODEL               as pydantic-ai spells it; `openai` also means every OpenAI-compatible server
     PROVIDER@SERVER:MODEL        the same protocol at a server that the operator has named in the settings
 
-A cassette names a file, so only the operator may choose one: a name that came in over HTTP is untrusted text and is
-refused there (`allow_cassette=False`).
+Only the operator may name a cassette, because it is a file: names from HTTP are checked with `allow_cassette=False`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from planq.shared.platform.errors import InvalidRequest, capped
 OFFLINE = "offline"
 CASSETTE_PREFIX = "cassette:"
 MAX_MODEL_NAME_CHARS = 200
-"""Longer than any published model name; a cassette's path is not bound by it."""
+"""Does not apply to a cassette's path."""
 
 # The model's part may end up in a URL path (Google), hence no "..", no "//", no "?", "#" or "%".
 _MODEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_:@+\-]|[./](?![./]))*", re.ASCII)
@@ -32,11 +31,11 @@ _SERVER = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 class ProviderTraits:
     """How a provider is reached.
 
-    Its key is in the first of `key_variables` that is set, or in `PROVIDER_API_KEY`. `url` is its address unless the
-    settings have one; None: pydantic-ai knows it. Where there is a `vendor`, it is asked at an OpenAI-compatible
-    address, and that prefix finds the profiles of its models: its own SDK would go around planq's client and its
-    bounds. `sdk` is the module that it needs in place of `openai`, and the extra of planq that installs it. None for
-    `needs_key`: it needs one unless the settings have an address.
+    Its key is the first of `key_variables` that is set, or `PROVIDER_API_KEY`. `url` None: pydantic-ai knows it. With
+    a
+    `vendor` planq uses an OpenAI-compatible address, and the prefix finds the models' profiles: the vendor's SDK
+    would
+    bypass planq's limits. `sdk` is the needed module and planq's extra. `needs_key` None: unless an address is set.
     """
 
     key_variables: tuple[str, ...] = ()
@@ -47,7 +46,7 @@ class ProviderTraits:
 
 
 class Provider(StrEnum):
-    """Whose protocol and model profiles count, as pydantic-ai spells it."""
+    """A provider of models, as pydantic-ai spells it."""
 
     traits: ProviderTraits
 
@@ -105,11 +104,11 @@ _PLACES = "|".join(sorted(Provider, key=len, reverse=True))
 MODEL_PATTERN = (
     rf"^(offline|({_PLACES})(@[a-z0-9][a-z0-9-]{{0,31}})?:[A-Za-z0-9]([A-Za-z0-9_:@+\-]|[./](?![./])){{0,180}})$"
 )
-"""The names that may come in over HTTP, as JSON Schema has patterns."""
+"""The JSON Schema pattern of names that may come in over HTTP."""
 
 
 def parse_place(place: str) -> tuple[Provider, str]:
-    """Return the provider and the server of `PROVIDER` or `PROVIDER@SERVER`; raises `ValueError`."""
+    """Split `PROVIDER` or `PROVIDER@SERVER`; raises `ValueError`."""
     prefix, at, server = place.partition("@")
     if at and not _SERVER.fullmatch(server):
         raise ValueError(f"{capped(place, 80)!r} is no PROVIDER@SERVER")
@@ -117,16 +116,13 @@ def parse_place(place: str) -> tuple[Provider, str]:
 
 
 def key_name(place: str) -> str:
-    """Return the name of a tenant's secret with its own key for a provider, or for one of its servers."""
+    """Return the name of the tenant's secret with its own key for a provider or server."""
     return re.sub(r"[@-]", "_", place) + "_api_key"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A parsed name. Exactly one of `provider` (with `model`) and `cassette` is set; neither is for `offline`.
-
-    `server` is the operator's name of one server among several of the provider, "" for the provider's own.
-    """
+    """A parsed name: a `provider` (with `model`), a `cassette`, or neither for `offline`; `server` may be ""."""
 
     full: str
     provider: Provider | None = None
@@ -136,7 +132,7 @@ class ModelName:
 
     @property
     def place(self) -> str:
-        """`PROVIDER` or `PROVIDER@SERVER`, by which the settings have addresses and keys; "" without a provider."""
+        """Return `PROVIDER` or `PROVIDER@SERVER`, the key of addresses in the settings; "" without a provider."""
         provider = "" if self.provider is None else self.provider.value
         return f"{provider}@{self.server}" if self.server else provider
 
@@ -146,7 +142,7 @@ class ModelName:
 
 
 def parse_model_name(name: str) -> ModelName:
-    """Return the parts of `name`; raise `InvalidRequest` that says what is expected."""
+    """Return the parts of `name`; raises `InvalidRequest` that says what is expected."""
     if name == OFFLINE:
         return ModelName(name)
     if name.startswith(CASSETTE_PREFIX):
@@ -165,10 +161,7 @@ def parse_model_name(name: str) -> ModelName:
 
 
 def check_model_name(name: str, *, allow_cassette: bool) -> None:
-    """Raise `InvalidRequest` unless `name` is a model name; whether the provider knows the model is not checked.
-
-    Pass `allow_cassette=False` for every name that an operator did not write: a cassette is a path.
-    """
+    """Raise `InvalidRequest` unless `name` follows the grammar; the provider need not know the model."""
     if not allow_cassette and name.startswith(CASSETTE_PREFIX):
         raise _refused(name, allow_cassette=False)
     parse_model_name(name)

@@ -1,4 +1,1 @@
-"""Plans that agents write for other agents: read, checked, and compiled into an ordinary plan.
-
-docs/decisions.md, D2, D11 to D14.
-"""
+"""Plans of agents for other agents, compiled into an ordinary plan (docs/decisions.md, D2, D11 to D14)."""

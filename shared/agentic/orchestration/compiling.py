@@ -1,9 +1,7 @@
-"""From an orchestration plan to an ordinary plan of planq: one call per step, each after the one before.
+"""From an orchestration plan to an ordinary plan: one call per step, each after the one before.
 
-A step that calls one agent becomes a call of `cp__call_agent`, a group one of `cp__parallel`; with the `frame`, which
-keeps the fields that planq's plan lacks, that is all an orchestration job consists of. Bindings of the request win
-over the plan's (case oc-001); every name has one meaning, so bindings may not be called as results are.
-Cases orchestrate_compile; docs/decisions.md, D2, D11, D14.
+A step becomes a call of `cp__call_agent`, a group one of `cp__parallel`; the `frame` keeps the other fields. The
+request's bindings win over the plan's (oc-001). Cases orchestrate_compile; docs/decisions.md, D2, D11, D14.
 """
 
 from __future__ import annotations
@@ -58,10 +56,7 @@ def compile_orchestration(
     *,
     lowered: Sequence[Defect] = (),
 ) -> Compiled | list[Defect]:
-    """Compile a valid plan with the bindings of the request, or return every defect that templates and names have.
-
-    `lowered` are the limits of the request that were lowered already.
-    """
+    """Compile a valid plan, or return the defects of its templates and names; `lowered` limits become warnings."""
     merged = {**plan.bindings, **(bindings or {})}
     results = _results(plan)
     defects = [*_collisions("bindings", merged, results)]
@@ -100,7 +95,7 @@ def _nothing_has(name: str) -> Defect:
 
 
 def _results(plan: OrchestrationPlan) -> dict[str, Target]:
-    """Return where the output under each result key will stand, as `cp__call_agent` and `cp__parallel` return it."""
+    """Map each result key to the place of its output, as `cp__call_agent` and `cp__parallel` return it."""
     found: dict[str, Target] = {}
     for number, step in enumerate(plan.steps):
         if isinstance(step.call, AgentCall):
@@ -153,7 +148,7 @@ def _group(group: ParallelGroup, scope: Scope, limits: OrchestrateLimits, place:
 
 
 def framed(step: OrchestrationStep) -> dict[str, Any]:
-    """Return what the frame keeps of a step."""
+    """Return the fields of a step that the frame keeps."""
     kept: dict[str, Any] = {"id": step.id, "type": step.type.value, "result_key": step.call.result_key}
     if isinstance(step.call, AgentCall):
         return kept | {"agent_id": step.call.agent_id, "action_id": step.call.action_id}
@@ -165,7 +160,7 @@ def framed(step: OrchestrationStep) -> dict[str, Any]:
 
 
 def _longest_ms(step: OrchestrationStep, limits: OrchestrateLimits) -> int:
-    """Return what the step can take at most: of a group, the times of all that have to wait for each other."""
+    """Return the maximum time of a step: in a group, the sum of the calls that wait for each other."""
     times = sorted((limits.step_timeout_ms(call.timeout_ms) for call in step.calls), reverse=True)
     if isinstance(step.call, AgentCall):
         return times[0]

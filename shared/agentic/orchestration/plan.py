@@ -31,7 +31,7 @@ class StepType(StrEnum):
 
 
 COLLECT_ALL: Final = "collect_all"
-"""An accepted alias of `collect`, the default strategy (docs/decisions.md, D13)."""
+"""An alias of `collect`, the default strategy (docs/decisions.md, D13)."""
 
 
 class MergeStrategy(StrEnum):
@@ -64,15 +64,12 @@ class OrchestrationEvent(StrEnum):
 
 
 DEFAULT_PLAN_ID = "agent_orchestrate_plan"
-"""Case oc-015."""
+"""Used for a plan without an id (case oc-015)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentCall:
-    """One call of one agent; `timeout_ms` None means the default. `prompt` and the strings of `with_` hold templates.
-
-    An empty `result_key` keeps the output out of the bindings; it still stands in the step's entry.
-    """
+    """A call of an agent; `prompt` and `with_` may have templates. Without a `result_key` nothing is bound."""
 
     agent_id: str
     action_id: str = ""
@@ -95,7 +92,7 @@ class ParallelGroup:
 
 @dataclass(frozen=True, slots=True)
 class OrchestrationStep:
-    """One step: `call` is an agent or a group. Transitions are validated and mean nothing, as in the original."""
+    """A step that calls an agent or a group. Transitions are validated and then ignored, as in the original."""
 
     id: str
     call: AgentCall | ParallelGroup
@@ -111,7 +108,7 @@ class OrchestrationStep:
 
 @dataclass(frozen=True, slots=True)
 class OrchestrationPlan:
-    """A valid plan. The states that its author wrote are not kept: every step begins as pending (case oc-001)."""
+    """A valid plan; the author's states are dropped: every step begins as pending (case oc-001)."""
 
     id: str
     steps: tuple[OrchestrationStep, ...]

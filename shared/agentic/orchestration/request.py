@@ -1,9 +1,7 @@
-"""The request to an orchestration or an agent, checked before anything begins, and limits that it can only lower.
+"""Check the request to an orchestration or an agent, and lower its limits.
 
-Defaults and depth: docs/decisions.md, D11 and D12. The settings of an operator are the caps; a request can only lower
-them, and zero or less is refused, never "unlimited". A wish above a cap is lowered to it (oc-062), with a warning.
-Cases orchestrate_compile (`compile`, `derive_limits`), orchestrate_engine (`runner_request`, `parallel_limit`,
-`step_timeout`) and call_agents (`tool_error`).
+The operator's settings are caps (docs/decisions.md, D11, D12); zero or less is refused, higher values are lowered
+with a warning (oc-062). Cases orchestrate_compile, orchestrate_engine and call_agents.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from planq.shared.platform.values.defects import Defect
 from planq.shared.platform.values.describe import excerpt
 
 PROMPT_ACTION = "__prompt__"
-"""The action of a call that brings a prompt and no action (case oe-071)."""
+"""The action of a call with a prompt and no action (case oe-071)."""
 
 
 class Reason(StrEnum):
@@ -38,7 +36,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestRefusal:
-    """The reason, and a sentence; `defects` are those of the plan."""
+    """The reason, a sentence, and the defects of the plan."""
 
     reason: Reason
     message: str
@@ -47,7 +45,7 @@ class RequestRefusal:
 
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
-    """The request to one agent; `action` is `__prompt__` where there is only a prompt."""
+    """The request to one agent; `action` is `__prompt__` if there is only a prompt."""
 
     agent_id: str
     action: str
@@ -55,7 +53,7 @@ class AgentRequest:
 
 
 def agent_request(raw: Mapping[str, Any], default_timeout_ms: int) -> AgentRequest | list[Defect]:
-    """Return the request to one agent, or all its defects: ids are trimmed; an action or a prompt is required."""
+    """Return the request to one agent, or all its defects; an action or a prompt is required."""
     agent_id = str(raw.get("agent_id") or "").strip()
     action = str(raw.get("action_id") or "").strip()
     prompt = str(raw.get("prompt") or "").strip()
@@ -79,10 +77,9 @@ def _call_defects(agent_id: str, asked: str, timeout_ms: Any) -> Iterator[Defect
 
 
 def refusal(request: Mapping[str, Any], *, is_planning: bool = False) -> RequestRefusal | None:
-    """Return why a request cannot even be compiled; None when it brings a plan, or a prompt that may be planned.
+    """Return why a request cannot be compiled; None with a plan, or with a prompt that may be planned.
 
-    A plan that is not empty wins over a prompt (cases oc-010, oc-012). `is_planning` says that a planner asks: it may
-    not plan by calling itself. A plan needs no planner, so it is never refused here.
+    A plan wins over a prompt (cases oc-010, oc-012). With `is_planning` a planner asks, which must not call itself.
     """
     if request.get("plan"):
         return None
@@ -100,10 +97,10 @@ def refusal(request: Mapping[str, Any], *, is_planning: bool = False) -> Request
 
 
 def read_reply(text: str, *, max_steps: int) -> OrchestrationPlan | list[Defect]:
-    """Return the plan that a planning model replied with, or its defects.
+    """Return the plan in a planning model's reply, or its defects.
 
-    One JSON object and nothing else: it was asked for as such, so no fence and no word beside it is tolerated (case
-    oc-016). It may not call planq's own tools as agents: a planner would then plan for itself again.
+    The reply must be one JSON object and nothing else (case oc-016). It must not call planq's own tools as agents: a
+    planner would then plan for itself again.
     """
     try:
         document = decode(text)
@@ -131,9 +128,9 @@ DEPTH_EXCEEDED = "agent orchestrator maximum depth exceeded"
 class OrchestrateLimits:
     """The bounds of one orchestration.
 
-    `max_depth` is the depth from which on no agent may call another (the outermost job has depth 0), `max_steps`
-    bounds the steps of a plan (the agents of a group do not count), `max_parallel` the agents of a group that run at
-    once, and `default_timeout_ms` is the time of an agent that names none of its own.
+    Agents of a job at `max_depth` cannot call others (the outermost job has depth 0). `max_steps` bounds a plan's
+    steps,
+    `max_parallel` the agents of a group that run at once. `default_timeout_ms` is for agents without an own timeout.
     """
 
     max_depth: int = 3
@@ -152,10 +149,7 @@ class OrchestrateLimits:
         )
 
     def lowered(self, request: Mapping[str, Any]) -> Self:
-        """Return these limits with a request's `max_parallel` and `timeout_ms` put lower; higher ones change nothing.
-
-        Precondition: `request_defects` finds nothing.
-        """
+        """Return the limits lowered by a request without `request_defects`; higher values change nothing."""
         wanted_parallel, wanted_timeout = request.get("max_parallel"), request.get("timeout_ms")
         return replace(
             self,
@@ -167,32 +161,25 @@ class OrchestrateLimits:
         return type(self)(*(min(getattr(self, one.name), getattr(caps, one.name)) for one in fields(self)))
 
     def lowerings(self, request: Mapping[str, Any]) -> list[Defect]:
-        """Return a warning for each wish of a request that is above these limits.
-
-        Precondition: `request_defects` finds nothing.
-        """
+        """Return a warning for each value above the limits; precondition: no `request_defects`."""
         caps = {"max_parallel": self.max_parallel, "timeout_ms": self.default_timeout_ms}
         return [_lowering(name, request[name], cap) for name, cap in caps.items() if (request.get(name) or 0) > cap]
 
     def group_lowerings(self, children: int, wanted: int | None, path: str) -> list[Defect]:
-        """Return a warning when a group's own number, which stands at `path`, is above the limit and matters."""
+        """Return a warning if a group's own number at `path` is above the limit and matters."""
         is_above = wanted is not None and min(wanted, children) > self.max_parallel
         return [_lowering(path, wanted, self.max_parallel)] if is_above else []
 
     def is_too_deep(self, depth: int) -> bool:
-        """True when a job of this depth may call no agent any more."""
+        """True if a job at this depth must not call an agent."""
         return depth >= self.max_depth
 
     def parallel(self, children: int, wanted: int | None) -> int:
-        """Return how many agents of a group of `children` may run at once; `wanted` is the group's own number."""
+        """Return how many agents of a group may run at once; `wanted` is the group's own number."""
         return min(self.max_parallel, children, wanted or self.max_parallel)
 
     def step_timeout_ms(self, own_ms: int | None, remaining_ms: float | None = None) -> int:
-        """Return what one agent gets: its own time or the default, and never more than its caller has left.
-
-        The own time may be longer than the default (case oe-061), up to the hard cap. `remaining_ms` is None where
-        the caller has no deadline; 0 is returned when that has passed: there is nothing left to begin with.
-        """
+        """Return an agent's timeout: its own (oe-061) or the default, bounded by the caller's remaining time."""
         wanted = min(own_ms or self.default_timeout_ms, MAX_TIMEOUT_MS)
         return wanted if remaining_ms is None else max(0, min(wanted, int(remaining_ms)))
 

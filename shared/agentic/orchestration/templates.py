@@ -1,15 +1,13 @@
-"""Templates in `with` and `prompt`: `{{ bindings.topic }}`, `{{ result.found.items.0 }}` (docs/decisions.md, D14).
+r"""Templates in `with` and `prompt`: `{{ bindings.topic }}`, `{{ result.found.items.0 }}` (docs/decisions.md, D14).
 
-`{{ topic }}` and `{{ found.items.0 }}` mean the same where something has that name, and a dot may lead each of them.
-Whatever else stands in double braces is a defect; braces that stand for themselves are written `\\{{`.
+`{{ topic }}` and `{{ found.items.0 }}` mean the same if the name exists; a leading dot is allowed. Other text in
+double braces is a defect; literal braces are written `\\{{`.
 
-What a template means is known when the plan is compiled, but the outputs of earlier steps are not: bindings become
-literals, results become references `$N.output…` of the compiled plan, which the engine resolves as those of any other
-plan. A template that is a whole string keeps the JSON type, except where the target is a text (`prompt`).
+Bindings become literals when the plan is compiled; results become references `$N.output…`, which the engine resolves.
+A template that is a whole string keeps its JSON type, except in `prompt`.
 
-Inserted text is never read again. Text that the engine would take for a reference is written with its escape where
-the grammar has one; where it has none, it is set aside as a `GuardedTexts` text, whose parts nothing can mistake for
-anything: each literal begins with a mark that `restored` takes off again.
+Inserted text is never read again. Text that looks like a reference is escaped; if the grammar has no escape for it,
+it is stored as a `GuardedTexts` text whose literals begin with a mark, which `restored` removes.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _FILTER = re.compile(r"\|\s*(\w+)")
 _MARK = "="
 
 _MAX_NAME_SEGMENTS = 64
-"""Most segments of a name with dots in it; looking for longer ones costs the square of a path's length."""
+"""Maximum segments of a name with dots; the search costs the square of a path's length."""
 
 _Part = str | Reference
 """A piece of a text: a literal, or the place of an output."""
@@ -49,9 +47,9 @@ _Part = str | Reference
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the output under a result key will stand: at `path` of the output of step `step`.
+    """The place of the output under a result key: `path` in the output of `step`.
 
-    `members` are the keys of a group's children, with their own paths: they go before a look into the merged output.
+    `members` maps the keys of a group's children to their paths, which win over the merged output.
     """
 
     step: int
@@ -69,12 +67,10 @@ class Target:
 
 @dataclass(slots=True)
 class Scope:
-    """What templates of one step may name.
+    """The names that templates of one step may use: bindings, and results of earlier steps.
 
-    `results` are those of all steps, `step` is where the call stands: only what comes before it can be used. Names
-    that nothing has are gathered in `missing` where null can stand for them (as for any absent path),
-    and in `defects` inside a text, as are uses of results that cannot be there yet. Bindings are inserted up to
-    `left` characters: a short plan can name a large one many times.
+    Unknown names are collected in `missing` if null can replace them, otherwise in `defects`, like results that come
+    later. Bindings are inserted up to `left` characters: a short plan can name a large one many times.
     """
 
     bindings: Mapping[str, Any]
@@ -85,10 +81,9 @@ class Scope:
     left: int = MAX_SIZE
 
     def find(self, space: str, path: tuple[str, ...], place: str, *, in_text: bool = False) -> Any:
-        """Return the value of a name, a `Reference` where it is an output; an empty `space` is that of both.
+        """Return the value of a name, a `Reference` for an output; an empty `space` means both.
 
-        A name that nothing has is a defect. Of a result that no step has, or a field that a binding lacks, the value
-        is None, which is a defect where it would have to be written into a text.
+        An unknown name is a defect. A field that a binding or result lacks is None, and a defect inside a text.
         """
         name = f"{space}.{'.'.join(path)}" if space else ".".join(path)
         if space != "result":
@@ -121,7 +116,7 @@ class Scope:
         self.defects.append(Defect(place, "unknown_name", f"{place}: {unknown}; there: {_listed(there)}"))
 
     def refuse(self, template: str, place: str) -> None:
-        """Note a template that is none: taken as a text, it would reach the agent as its letters."""
+        """Note an invalid template: as plain text the agent would see its braces."""
         expected = (
             "write {{ bindings.NAME }} or {{ result.KEY.FIELD }}, and \\{{ where the braces stand for themselves"
         )
@@ -131,7 +126,7 @@ class Scope:
         self.defects.append(Defect(place, "invalid_template", named))
 
     def _afforded(self, value: Any, place: str) -> Any:
-        """Return a binding's value, None once the step holds too much: that is one defect, where it came to it."""
+        """Return a binding's value; None and one defect once the step is too large."""
         if self.left < 0:
             return None
         self.left -= len(as_text(value))
@@ -152,12 +147,12 @@ class Scope:
 
 @dataclass(slots=True)
 class GuardedTexts:
-    """Texts set aside: JSON pointer of their place → their parts, in the form that stands in the arguments."""
+    """Guarded texts: JSON pointer of the place → the parts, as stored in the arguments."""
 
     texts: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
     def set_aside(self, tokens: Tokens, parts: Sequence[_Part]) -> str:
-        """Keep a text for `restored` and return what stands in its place until then."""
+        """Store a text for `restored` and return its placeholder."""
         self.texts[to_pointer(tokens)] = [
             # Written as part of a text, so that an absent value is an error here as in any other text.
             {"value": f"{{{{ {part} }}}}"} if isinstance(part, Reference) else {"text": _MARK + _escaped(part)}
@@ -167,15 +162,12 @@ class GuardedTexts:
 
 
 def render_text(text: str, scope: Scope, guarded: GuardedTexts, tokens: Tokens, place: str) -> str:
-    """Compile a text that stays one: whatever is inserted becomes text."""
+    """Compile a text that stays one; inserted values become text."""
     return _written(_parts(text, scope, place), guarded, tokens)
 
 
 def render_value(value: Any, scope: Scope, guarded: GuardedTexts, tokens: Tokens, place: str) -> Any:
-    """Compile a JSON value, its templates keeping their types where they are whole strings; keys are not read.
-
-    Precondition: it is nested less deep than `schemas.MAX_DEPTH`.
-    """
+    """Compile a JSON value of at most `schemas.MAX_DEPTH` levels; whole-string templates keep their types."""
     if isinstance(value, Mapping):
         return {
             name: render_value(item, scope, guarded, (tokens, str(name)), f"{place}.{name}")
@@ -197,7 +189,7 @@ def render_value(value: Any, scope: Scope, guarded: GuardedTexts, tokens: Tokens
 
 
 def literal(value: Any, guarded: GuardedTexts, tokens: Tokens) -> Any:
-    """Return `value` so written that the engine yields exactly it."""
+    """Return `value` written so that the engine yields exactly it."""
     if isinstance(value, Mapping):
         return {name: literal(item, guarded, (tokens, str(name))) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -206,7 +198,7 @@ def literal(value: Any, guarded: GuardedTexts, tokens: Tokens) -> Any:
 
 
 def restored(arguments: Mapping[str, Any], texts: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return resolved arguments with the texts that were set aside in their places; nothing is changed in place."""
+    """Return resolved arguments with the guarded texts in their places; changes nothing in place."""
     whole = dict(arguments)
     for pointer, parts in texts.items():
         joined = "".join(
@@ -217,7 +209,7 @@ def restored(arguments: Mapping[str, Any], texts: Mapping[str, Sequence[Mapping[
 
 
 def as_text(value: Any) -> str:
-    """Return a value as it is inserted into a text: a string as it is, anything else as compact JSON."""
+    """Return a string as it is, anything else as compact JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -255,7 +247,7 @@ def _parts(text: str, scope: Scope, place: str) -> list[_Part]:
 
 
 def _joined(parts: Sequence[_Part]) -> Iterator[_Part]:
-    """Put neighbouring literals together; no literal is empty but that of an empty text."""
+    """Join neighbouring literals; only an empty text has an empty literal."""
     literals: list[str] = []
     for part in parts:
         if isinstance(part, str):
@@ -270,7 +262,7 @@ def _joined(parts: Sequence[_Part]) -> Iterator[_Part]:
 
 
 def _written(parts: Sequence[_Part], guarded: GuardedTexts, tokens: Tokens) -> str:
-    """Return a text in planq's grammar that yields these parts; set aside where none does."""
+    """Return a text in planq's grammar that yields these parts; guarded if no text does."""
     text = shielded("".join(_escaped(part) if isinstance(part, str) else f"{{{{ {part} }}}}" for part in parts))
     return text if _reads_as(text, parts) else guarded.set_aside(tokens, parts)
 
@@ -289,7 +281,7 @@ def _escaped(text: str) -> str:
 
 
 def _named(template: re.Match[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Return the space of a template and the path in it; None for any other text in braces."""
+    """Return the space of a template and the path in it; None for other text in braces."""
     expression = (template[1] or "").strip(" \t").removeprefix(".") if template[2] else ""
     reference = parse(f"$0.output.{expression}") if expression[:1] not in ("", ".", "$") else None
     if reference is None or expression in _SPACES or "|" in expression:

@@ -1,8 +1,7 @@
-"""An orchestration plan read from JSON, or all its defects: cases orchestrate_plan_validation.
+"""Read an orchestration plan from JSON, or return all its defects: cases orchestrate_plan_validation.
 
-Paths are written as their author would look for them, `steps[0].parallel.steps[1].agent_id`; messages begin with the
-path. Defects of one step come first, step by step; those of several come after them: ids, result keys, references.
-Nothing here is recursive, and a value of the wrong type is one defect, not an exception.
+Paths are written like `steps[0].parallel.steps[1].agent_id`, and begin each message. Defects of single steps come
+first, then those of several: ids, result keys, references. Nothing is recursive; a wrong type is one defect.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ RESULT_KEY = re.compile(r"[a-zA-Z0-9_.-]+")
 STATUSES = ("pending", "running", "success", "failed", "partial", "skipped")
 
 MAX_TIMEOUT_MS = round(MAX_TIMEOUT_SECONDS * 1000)
-"""docs/decisions.md, D11: the hard cap of one agent."""
+"""The hard cap of one agent (docs/decisions.md, D11)."""
 
 MAX_CHILDREN = 1_000
-"""Agents of one group; they count neither as steps nor against the depth, so something has to bound them."""
+"""Maximum agents of one group, which count neither as steps nor as depth."""
 
 _TYPE_NAMES: Mapping[type, str] = {str: "a string", int: "a whole number", dict: "an object", list: "an array"}
 
@@ -53,11 +52,7 @@ def pointer_of(path: str) -> str:
 
 
 def read_plan(raw: Any, *, max_steps: int | None = None) -> OrchestrationPlan | list[Defect]:
-    """Return the plan that decoded JSON is, or all its defects in the order of the plan.
-
-    `max_steps` bounds its steps, not the agents of its groups. Unknown keys are ignored at every level (case
-    opv-105); the published JSON Schema allows them at the top only.
-    """
+    """Return the plan in decoded JSON, or all its defects in order; unknown keys are ignored (opv-105)."""
     defects = _plan_defects(raw, max_steps)
     if defects:
         return defects
@@ -71,7 +66,7 @@ def read_plan(raw: Any, *, max_steps: int | None = None) -> OrchestrationPlan | 
 
 
 def _result_keys(step: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the result keys of a step of a plan's JSON: the agent's, or those of the children, then the group's."""
+    """Yield the result keys of a step: the agent's, or those of the children and the group."""
     agent, group = step.get("agent"), step.get("parallel")
     calls: list[Any] = []
     if step.get("type") == "agent":

@@ -1,8 +1,6 @@
-"""Artifacts: the wrapper that tools return them in, their ids, types, parts and fingerprints.
+"""Artifacts of tools: their wrapper, ids, types, parts and fingerprints (docs/decisions.md, D22).
 
-The shape of a wrapper, and where its skill is looked for (docs/decisions.md, D22):
-
-    {"artifact_id": "…", "artifact": {…}, "_metadata": {"context_id": "…", "tool_name": "…", …}}
+{"artifact_id": "…", "artifact": {…}, "_metadata": {"context_id": "…", "tool_name": "…", …}}
 """
 
 from __future__ import annotations
@@ -12,25 +10,26 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from planq.shared.agentic.schema.schemas import rebase
+from planq.shared.agentic.tools.contract import ToolContext
 from planq.shared.platform.errors import storable
 
 ENVELOPE_TYPES = frozenset({"cli"})
-"""Type tags that name a container and never what it contains (cases art-074, art-075), in whatever case."""
+"""Type tags that name a container, not its content, in any case (art-074, art-075)."""
 
 SHAPES = frozenset({"table", "chart", "form"})
-"""The types that planq itself tells by their shape; a tag that means one is spelt so, in whatever case it came."""
+"""Types that planq detects by shape; tags for them are written in lower case."""
 
 MAX_STORED_BYTES = 100 * 1024**3
-"""Of large outputs and artifacts of a tenant whose configuration does not say it."""
+"""Default maximum of a tenant's large outputs and artifacts."""
 
 MAX_ID = 255
-"""Longer ids do not fit an index entry of PostgreSQL for certain; such an output is kept, but not as an artifact."""
+"""Longer ids may not fit an index entry of PostgreSQL; such an output is stored, but not as an artifact."""
 
 MAX_CONTENT = 32_000
-"""Characters that are kept of what a tool says to models beside its output."""
+"""Maximum characters of a tool's text for models, in addition to its output."""
 
 METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -47,26 +46,9 @@ METADATA_SCHEMA: dict[str, Any] = {
 }
 
 
-class Provenance(Protocol):
-    """Who made an artifact; `ports.ToolContext` is one."""
-
-    @property
-    def context_id(self) -> str: ...
-    @property
-    def request_id(self) -> str: ...
-    @property
-    def trace_id(self) -> str: ...
-    @property
-    def user_id(self) -> str: ...
-    @property
-    def tool_name(self) -> str: ...
-    @property
-    def skill_id(self) -> str | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ArtifactIdentity:
-    """What is stored about an artifact beside its body, which is the step's output."""
+    """The stored fields of an artifact; its body is the step's output."""
 
     id: str
     skill_id: str | None
@@ -76,7 +58,7 @@ class ArtifactIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """An output that is an artifact wrapper, taken apart."""
+    """The parts of an artifact wrapper."""
 
     artifact: Any
     metadata: Any
@@ -88,11 +70,11 @@ BYTES_SCHEMA: dict[str, Any] = {
     "properties": {"media_type": {"type": "string"}, "bytes": {"type": "integer"}},
     "required": ["media_type", "bytes"],
 }
-"""What an output says of an artifact of bytes in the place of its body."""
+"""Replaces the body of an artifact of bytes in an output."""
 
 
 def tool_response_schema(artifact_schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the output schema of a tool whose artifacts have `artifact_schema`; references see into it."""
+    """Return the output schema of a tool with artifacts of `artifact_schema`."""
     return {
         "type": "object",
         "properties": {
@@ -105,23 +87,17 @@ def tool_response_schema(artifact_schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_tool_response(
-    artifact_id: str, artifact: Mapping[str, object], made_by: Provenance, executed_at: datetime
+    artifact_id: str, artifact: Mapping[str, object], made_by: ToolContext, executed_at: datetime
 ) -> dict[str, Any]:
-    """Return the structured output for an artifact, valid under `tool_response_schema` of the artifact's schema.
-
-    `executed_at` is an aware time; it is written in UTC (ISO 8601).
-    """
+    """Return the output for an artifact, valid under `tool_response_schema`; `executed_at` is an aware time."""
     metadata = provenance(made_by, executed_at)
     return {"artifact_id": artifact_id, "artifact": dict(artifact), "_metadata": metadata}
 
 
 def provenance(
-    made_by: Provenance, executed_at: datetime, *, skill_id: str | None = None, skill_name: str | None = None
+    made_by: ToolContext, executed_at: datetime, *, skill_id: str | None = None, skill_name: str | None = None
 ) -> dict[str, Any]:
-    """Return the `_metadata` of what a call has made; `skill_id` wins over that of the call.
-
-    `executed_at` is an aware time; it is written in UTC (ISO 8601). `skill_name` is what the skill is called.
-    """
+    """Return the `_metadata` of an artifact, its time in UTC; `skill_id` wins over the call's."""
     metadata = {
         "context_id": made_by.context_id,
         "request_id": made_by.request_id,
@@ -138,14 +114,14 @@ def provenance(
 
 
 def detect_wrapper(content: Any) -> Wrapper | None:
-    """Return the parts of an artifact wrapper; None when one of its three fields is not there."""
+    """Return the parts of an artifact wrapper; None unless all three fields exist."""
     if isinstance(content, Mapping) and all(key in content for key in ("artifact_id", "artifact", "_metadata")):
         return Wrapper(content["artifact"], content["_metadata"])
     return None
 
 
 def identify(output: Any) -> ArtifactIdentity | None:
-    """Return what is stored about an output that is an artifact wrapper with a usable id, else None."""
+    """Return the stored fields of an output that is a wrapper with a usable id, else None."""
     wrapper = detect_wrapper(output)
     if wrapper is None:
         return None
@@ -164,35 +140,25 @@ def is_artifact_id(text: str) -> bool:
 
 
 def extract_skill_id(content: Any) -> str | None:
-    """Return the skill that made an artifact, None when nothing names one.
-
-    Looked for at the top level, then in `_metadata`, then, in a wrapper, in `artifact`; the first that is a text
-    counts, an empty one too.
-    """
+    """Return the first skill id at the top level, in `_metadata`, or in a wrapper's `artifact`; also ""."""
     wrapper = detect_wrapper(content)
     places = [content, _field(content, "_metadata"), wrapper.artifact if wrapper is not None else None]
     return _first_text(_field(place, "skill_id") for place in places)
 
 
 def extract_artifact_id(content: Any) -> str | None:
-    """Return the top-level `artifact_id`, None when it is no text; one inside `artifact` does not count (art-021)."""
+    """Return the top-level `artifact_id`, None if it is no text (art-021)."""
     return _first_text([_field(content, "artifact_id")])
 
 
 def infer_type(artifact: Any, schema: Mapping[str, Any] | None) -> str | None:
-    """Say of which type an artifact is (`table`, `chart`, `form`, or whatever a tag says); None when nothing tells.
-
-    An explicit tag wins: of the schema, then of the data; then the shape the schema describes, then that of the data.
-    """
+    """Return the type: the tag of the schema or data, else the shape of the schema or data, else None."""
     tagged = _first_tag(_schema_tags(schema)) or _first_tag(_data_tags(artifact))
     return tagged or _shape_of_schema(schema) or _shape_of_data(artifact)
 
 
 def fingerprint(tool_name: str, arguments: Any) -> str:
-    """Return a hash of a call, equal exactly when name and JSON arguments are; key order does not count.
-
-    No arguments (None) and empty ones (`{}`) differ (art-093), unlike in the duplicate guard.
-    """
+    """Return a hash of a call's name and JSON arguments; None and `{}` differ (art-093), unlike in the guard."""
     text = json.dumps([tool_name, arguments], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

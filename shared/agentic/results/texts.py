@@ -1,8 +1,4 @@
-"""What became of a plan's steps: the texts and shapes in which results leave the EXECUTE stage.
-
-Texts are exact, since models and recorded exchanges depend on them. Tools without structured output:
-docs/decisions.md, D26.
-"""
+"""The texts and shapes in which results leave the EXECUTE stage; models and recorded exchanges depend on them."""
 
 from __future__ import annotations
 
@@ -15,36 +11,33 @@ from planq.shared.kernel.steps import StepResult
 from planq.shared.platform.values.encoding import indented
 
 UNKNOWN_ERROR = "Unknown error"
-"""What is said of a tool that reports an error without a word about it (case per-033)."""
+"""The message of a tool error without a text (case per-033)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What a tool call comes to: an `output`, or an `error` that names the tool (then `output` is None)."""
+    """The result of a tool call: an `output`, or an `error` that names the tool."""
 
     output: Any = None
     error: str | None = None
 
 
 def format_summary(results: Sequence[StepResult]) -> str:
-    """Return the numbered list of results that the responding model reads (case per-020); `""` for none.
-
-    What a tool says beside its output stands in one line, as JSON, so that it can pass for no other entry.
-    """
+    """Return the numbered results for the responding model (per-020); a tool's text is one line of JSON."""
     return "\n\n".join(_entry(number, result) for number, result in enumerate(results, start=1))
 
 
 def failure_text(results: Iterable[StepResult]) -> str | None:
-    """Return `Tool execution failed: e1; e2` (case per-044), or None when nothing failed."""
+    """Return `Tool execution failed: e1; e2` (case per-044), or None if nothing failed."""
     errors = [result.error for result in results if result.error is not None]
     return f"Tool execution failed: {'; '.join(errors)}" if errors else None
 
 
 def tool_outcome(tool_name: str, result: Mapping[str, Any] | None, *, declares_output: bool = False) -> ToolOutcome:
-    """Read an MCP `CallToolResult` (its JSON form; None when no result came).
+    """Read an MCP `CallToolResult` as JSON (None: no result); docs/decisions.md, D26.
 
-    `isError` gives an error with the first text. Otherwise the structured content is the output; without any, the
-    texts are it, as `{"text": …}`, unless the tool `declares_output`, a schema that it has then broken.
+    The output is the structured content. Without it, it is the texts as `{"text": …}`, but an error for a tool that
+    `declares_output`.
     """
     if result is None:
         return ToolOutcome(error=f"Tool {tool_name!r} returned no result")

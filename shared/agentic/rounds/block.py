@@ -1,4 +1,4 @@
-"""The `loop:` block: how a job's rounds are made to measure, in an agent's document and in a request.
+"""The `loop:` block: custom rounds of a job, in an agent's document and in a request.
 
     loop:
       max_rounds: 5
@@ -12,9 +12,8 @@
       on_error:
         - {when: "step.code == 'timeout'", tool: notify, with: {text: "{{ step.name }} is late"}, then: abort}
 
-`read_block` reports every defect with its path, to which the reader of a text adds the line. `merged` puts the
-blocks of an agent and of a request together: a request only ever narrows what the agent allows. What the expressions
-select is decided in `evaluate.py`.
+`read_block` reports every defect with its path. `merged` joins the blocks of an agent and of a request, which can
+only narrow the agent's. `evaluate.py` evaluates the expressions.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ MAX_RULES = 20
 MAX_PROMPT_CHARS = 32 * 1024
 
 LOOP_VARIABLES = ("plan", "query", "results", "round", "vars")
-"""What expressions of a block may begin with."""
+"""Root names in expressions of a block."""
 
 ERROR_VARIABLES = (*LOOP_VARIABLES, "error", "step")
-"""The same for `on_error`: also the step that has failed, and its error."""
+"""Root names in `on_error`: also the failed step and its error."""
 
 PROMPT_VARIABLES = ("context", "query", "reference", "results", "round", "rounds_left", "tools", "vars")
-"""What a prompt template may insert as `{{name}}`."""
+"""Names that a prompt template may insert as `{{name}}`."""
 
 _PLACEHOLDER = re.compile(r"\{\{(.*?)(\}\}|\Z)", re.DOTALL)
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
@@ -68,7 +67,7 @@ _Condition = Annotated[str, Field(description="An expression (JMESPath), at most
 
 
 def _template_form(value: Any) -> Any:
-    """Return a prompt in its one form: a text that could be a name is one."""
+    """Return a prompt in its one form: a text that could be a name is a name."""
     if not isinstance(value, str):
         return value
     return {"name": value} if _NAME.fullmatch(value) else {"text": value}
@@ -160,15 +159,15 @@ class LoopBlock(BaseModel):
 
     @property
     def reads_results(self) -> bool:
-        """Whether expressions or a planner of its own read the outputs of steps as values."""
+        """Whether expressions or an own planner read the outputs of steps."""
         return bool(self.until or self.after or self.on_error or self.planner)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, without what is not set."""
+        """Return the stored form, without unset fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
 
     def tool_names(self, offered: Sequence[str]) -> list[str]:
-        """Return those of the `offered` registered names that the planner is offered, in their order."""
+        """Return the `offered` registered names that the planner may use, in their order."""
         if self.tools is None:
             return list(offered)
         allowed = None if self.tools.allow is None else set(map(to_registry, self.tools.allow))
@@ -177,14 +176,14 @@ class LoopBlock(BaseModel):
         return [n for n, one in folded.items() if one not in blocked and (allowed is None or one in allowed)]
 
     def lowered(self, limits: Limits, strategy: Strategy = Strategy.LOOP) -> Limits:
-        """Return the job's limits with the block's own, where these are lower."""
+        """Return the job's limits, lowered by the block's."""
         own = self._bounds()
         if strategy.is_by_turns and self.timeout_seconds is not None:
             own["plan_timeout_seconds"] = self.timeout_seconds  # which bounds all its turns
         return limits.lowered({name: min(bound, getattr(limits, name)) for name, bound in own.items()})
 
     def above(self, limits: Limits) -> list[Finding]:
-        """Return the defects of a request's block whose bounds are above the server's `limits`."""
+        """Return the defects of a request's block whose bounds exceed the server's `limits`."""
         places = {"max_rounds": "max_rounds", "loop_timeout_seconds": "timeout_seconds"}
         return [
             defect
@@ -197,7 +196,7 @@ class LoopBlock(BaseModel):
         return {name: bound for name, bound in own.items() if bound is not None}
 
     def called(self) -> list[tuple[DocumentPath, str]]:
-        """Return the names of tools that the block mentions one by one, each with its path."""
+        """Return the tools that the block names one by one, with their paths."""
         tools = self.tools or ToolChoice()
         return [
             *((("tools", "allow", number), name) for number, name in enumerate(tools.allow or ())),
@@ -210,7 +209,7 @@ class LoopBlock(BaseModel):
 
 
 def read_block(raw: Any) -> tuple[LoopBlock | None, list[Finding]]:
-    """Read a block from decoded JSON; return it and every defect by path, or None and the defects of its form."""
+    """Read a block from decoded JSON; return it, or None, and every defect by path."""
     if not isinstance(raw, Mapping):
         return None, [((), f"expected an object with the fields of a loop, found {excerpt(raw)}")]
     if is_deeper_than(raw, MAX_DEPTH):
@@ -234,7 +233,7 @@ def read_block(raw: Any) -> tuple[LoopBlock | None, list[Finding]]:
 
 
 def parse_block(raw: Any, name: str = "the loop block") -> LoopBlock:
-    """Return the block that `raw` is; raises `InvalidRequest` whose `details["errors"]` holds every defect."""
+    """Return the block; raises `InvalidRequest` whose `details["errors"]` has every defect."""
     block, found = read_block(raw)
     if block is None:
         raise block_refused(found, name)
@@ -242,7 +241,7 @@ def parse_block(raw: Any, name: str = "the loop block") -> LoopBlock:
 
 
 def block_refused(found: Sequence[Finding], name: str = "the loop block") -> InvalidRequest:
-    """Return the refusal of a block with these defects, each with its JSON pointer."""
+    """Return the error for these defects, each with its JSON pointer."""
     shown = [(path_pointer(path), message) for path, message in found]
     listed = sentence_list([f"{place}: {message}" if place else message for place, message in shown], _MOST_LISTED)
     return InvalidRequest(
@@ -257,7 +256,7 @@ def _defect(item: Mapping[str, Any]) -> Finding:
 
 
 def _spoken_defects(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what is wrong with expressions and templates, although other parts of the block may be broken too."""
+    """Yield the defects of expressions and templates, even if other parts of the block are broken."""
     until = raw.get("until")
     for path, text in [(("until",), until)] if isinstance(until, str) else _items(raw, "until"):
         if isinstance(text, str):
@@ -303,7 +302,7 @@ def _prompt(prompt: Any) -> Iterator[Finding]:
 
 
 def prompt_defects(text: str) -> Iterator[str]:
-    """Yield what is wrong with the text of a prompt template: braces that insert nothing known."""
+    """Yield the braces of a prompt template that insert no known name."""
     known = ", ".join(PROMPT_VARIABLES)
     for match in _PLACEHOLDER.finditer(text):
         name = match[1]
@@ -314,19 +313,16 @@ def prompt_defects(text: str) -> Iterator[str]:
 
 
 def rendered_prompt(text: str, values: Mapping[str, str]) -> str:
-    """Return a prompt template with its variables filled in, in one pass: what is put in is never read again.
-
-    Precondition: `prompt_defects` finds nothing, and `values` has all `PROMPT_VARIABLES`.
-    """
+    """Fill in a prompt template in one pass; precondition: no `prompt_defects`, all `PROMPT_VARIABLES`."""
     return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
 def merged(agent: LoopBlock | None, request: LoopBlock | None) -> LoopBlock | None:
-    """Return the block of a job: the agent's, narrowed by the request's. None where there is neither.
+    """Return the block of a job: the agent's, narrowed by the request's; None without either.
 
-    Numbers can only be lowered, `window_size` only raised; allowed tools intersect, blocked ones and rules unite, the
-    stricter policy of a pattern wins; the request's prompt, planner and variables go first. Raises `InvalidRequest`
-    that names every number that loosens one of the agent's.
+    Numbers can only be lowered (`window_size` raised), allowed tools intersect, blocked tools and rules unite, the
+    stricter policy wins; the request's prompt, planner and variables win. Raises `InvalidRequest` naming each number
+    that is looser than the agent's.
     """
     if agent is None or request is None:
         return agent or request

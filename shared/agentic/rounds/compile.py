@@ -1,9 +1,9 @@
-"""From what a model wants in one round to steps: none of its calls is lost, and no defect refuses the others.
+"""From a model's calls of one round to steps: every call becomes a step, and one defect does not refuse the others.
 
-A plan as a whole can be refused; a round of `loop` or `react` cannot, for the model has to see what became of each
-call. So a call of an unknown tool, or with arguments that are wrong, becomes a step that has failed before it began,
-what needs its output one that is skipped, and the repetition of a call one that says which (docs/decisions.md, D17,
-D30, D31, D35, D36). Indices are those of steps in the job: the first call of this round is the step `base`.
+The model has to see the result of each call of `loop` and `react`. So an unknown tool or wrong arguments become a
+step
+that failed before it began, a call that needs its output a skipped one, and a repetition a step that names the first
+(docs/decisions.md, D17, D30, D31, D35, D36). Indices are those in the job; the first call is the step `base`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from planq.shared.kernel.steps import KnownOutcome, PlannedStep, RoundRecord
 from planq.shared.platform.errors import ErrorRecord, InvalidArguments, PlanInvalid, PolicyDenied, UnknownTool, capped
 
 _MAX_COMPARED = 1_000_000
-"""Characters of a call's arguments up to which the guard compares them with their references resolved."""
+"""Maximum characters of arguments that the guard compares with references resolved."""
 
 _ANY_OUTPUT = {"type": "object", "additionalProperties": True}
 
@@ -55,7 +55,7 @@ _OF_REFERENCES = ("no_output_schema", "field_not_found", "type_mismatch")
 
 @dataclass(frozen=True, slots=True)
 class MissingArguments:
-    """A call that lacks `names`, which its tool requires and has no defaults for; `input_schema` is the tool's."""
+    """A call without the required `names`, which have no defaults; `input_schema` is the tool's."""
 
     step: int
     tool_name: str
@@ -67,9 +67,9 @@ class MissingArguments:
 class CompiledRound:
     """A round, ready to be accepted: call i of `plan` is `steps[i]`, the step `base` + i of the job.
 
-    `dropped` calls came after a question or an `abort` in the model's plan, and are not in `plan`. `blocked` are the
-    steps that the guard blocked. `missing` are calls without required arguments, which are worth one more question to
-    the model before the round is accepted. `defects` are all that made steps fail beforehand.
+    `dropped` calls came after a question or an `abort`, and are not in `plan`. `blocked` steps repeat others.
+    `missing`
+    calls lack arguments and are worth one more question. `defects` made steps fail beforehand.
     """
 
     plan: Plan
@@ -93,13 +93,13 @@ def compile_round(
     agents: OrchestrateLimits | None = None,
     step_timeout_seconds: float = MAX_TIMEOUT_SECONDS,
 ) -> CompiledRound:
-    """Turn a plan that a model made for a further round into steps; see the module.
+    """Turn a model's plan for a further round into steps; see the module.
 
-    `tools` (registered name → definition) are those that the model may call, `rounds` the rounds before, oldest
-    first, whose steps are those before `base`. With `verbatim`, nothing in the arguments is a reference, and nothing
-    is dropped. `broken` says of calls, by position in the plan, why their arguments could not be read. Calls beyond
-    the first `max_steps` have failed by policy. Precondition: the plan comes from `structural_errors`, `interpret` or
-    `interpret_turn`. Raises `PlanInvalid` only where the order would need too many edges.
+    `rounds` are the ones before, oldest first. With `verbatim`, arguments have no references and nothing is dropped.
+    `broken` maps positions to why their arguments could not be read. Calls after the first `max_steps` fail by
+    policy.
+    Precondition: the plan comes from `structural_errors`, `interpret` or `interpret_turn`. Raises `PlanInvalid` only
+    if the order would need too many edges.
     """
     kept, dropped = (plan, 0) if verbatim else cut_short(plan)
     work = _Work(kept, tools, rounds, base, verbatim)
@@ -132,11 +132,7 @@ def compile_single(
     agents: OrchestrateLimits | None = None,
     step_timeout_seconds: float = MAX_TIMEOUT_SECONDS,
 ) -> CompiledRound:
-    """Turn the one plan that a model made for a job into steps; what the guard blocks of it has failed beforehand.
-
-    References to a blocked call lead to the first call that is the same. Raises `PlanInvalid` with all defects, where
-    there are any.
-    """
+    """Turn a job's only plan into steps; blocked calls have failed beforehand. Raises `PlanInvalid`."""
     work = _Work(plan, tools, (), 0, False)
     work.block(guard)
     drawn = work.outlined()
@@ -151,7 +147,7 @@ def compile_single(
 
 
 def asking_for(plan: Plan, missing: Sequence[MissingArguments], *, base: int) -> Plan:
-    """Return the plan in which each call of `missing` is a question to a person, made from its tool's schema."""
+    """Return the plan with a question to a person in place of each call of `missing`."""
     lacking = {one.step: one for one in missing}
     calls = [
         call if number not in lacking else _question(lacking[number], call)
@@ -161,7 +157,7 @@ def asking_for(plan: Plan, missing: Sequence[MissingArguments], *, base: int) ->
 
 
 def with_defaults(arguments: Mapping[str, Any], input_schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with those filled in that the schema requires, gives a default for, and that are left out."""
+    """Return arguments with the schema's defaults for missing required ones."""
     filled = dict(arguments)
     for name in _required(input_schema):
         default = _property(input_schema, name).get("default")
@@ -172,7 +168,7 @@ def with_defaults(arguments: Mapping[str, Any], input_schema: Mapping[str, Any])
 
 @dataclass(slots=True)
 class _Work:
-    """One compilation: what is known so far about each step, by its index in the job."""
+    """The state of one compilation, by index of steps in the job."""
 
     plan: Plan
     tools: Mapping[str, ToolDefinition]
@@ -201,7 +197,6 @@ class _Work:
 
     @property
     def referred(self) -> Sequence[RoundRecord]:
-        """Return the rounds to whose steps a call may refer."""
         return () if self.verbatim else self.rounds
 
     def refuse(self, broken: Mapping[int, str]) -> None:
@@ -211,7 +206,7 @@ class _Work:
             self.unread.add(self.base + position)
 
     def name_repetitions(self) -> None:
-        """Fill in defaults, let references lead to the steps that have the outputs, and find what occurs twice."""
+        """Fill in defaults, redirect references to the steps with the outputs, and find duplicates."""
         first: dict[str, int] = {}
         for number, one in enumerate(self.bound, self.base):
             arguments: Mapping[str, Any] = one.call.arguments
@@ -226,7 +221,6 @@ class _Work:
                 self.known[number] = _skipped(DUPLICATE_OF, f"the same call as ${earlier} of this plan", earlier)
 
     def block(self, limits: GuardLimits) -> None:
-        """Let the guard judge every call that it concerns."""
         concerned = [
             (number, one)
             for number, one in enumerate(self.bound, self.base)
@@ -260,7 +254,7 @@ class _Work:
         return outline(plan, self.tools, earlier=self._producers(), verbatim=self.verbatim)
 
     def fail(self, errors: Iterable[PlanError], drawn: Outline) -> None:
-        """Give every step an outcome that has defects of its own, or needs an output that there will not be."""
+        """Set the outcome of every step that has defects, or needs an output that will not exist."""
         own: dict[int | None, list[PlanError]] = {}
         for error in errors:
             concerned = error.details["steps"] if error.type == "dependency_cycle" else [error.tool_index]
@@ -283,7 +277,7 @@ class _Work:
                 dead.add(number)
 
     def steps(self, compiled: Sequence[PlannedStep]) -> list[PlannedStep]:
-        """Return the steps, those with a known outcome without anything that they would wait for."""
+        """Return the steps; those with a known outcome wait for nothing."""
         found: list[PlannedStep] = []
         by_index = {step.index: step for step in compiled}
         for number, one in enumerate(self.bound, self.base):
@@ -296,7 +290,7 @@ class _Work:
         return found
 
     def missing(self) -> list[MissingArguments]:
-        """Return the calls that lack required arguments, unless they are skipped or blocked in any case."""
+        """Return the calls that lack required arguments and are neither skipped nor blocked."""
         return [
             MissingArguments(number, one.tool.name, names, one.tool.input_schema)
             for number, one in enumerate(self.bound, self.base)
@@ -307,7 +301,7 @@ class _Work:
         ]
 
     def _redirect(self, number: int, arguments: Mapping[str, Any]) -> Bound:
-        """Give a call these arguments, with every reference leading to the step that has the output."""
+        """Set a call's arguments, with references redirected to the steps that have the outputs."""
         one = self.bound[number - self.base]
         call, to = one.call, self.redirects
         waits = None if call.depends_on is None else [to.get(step, step) for step in call.depends_on]
@@ -318,7 +312,7 @@ class _Work:
         return self.bound[number - self.base]
 
     def _resolved(self, one: Bound) -> Mapping[str, Any]:
-        """Return a call's arguments, references to earlier rounds resolved where all that they name is at hand."""
+        """Return a call's arguments, with references to earlier rounds resolved if all outputs are known."""
         arguments = one.call.arguments
         if self.verbatim or not self.outputs:
             return arguments
@@ -332,7 +326,7 @@ class _Work:
         return resolved
 
     def _producers(self) -> list[Producer]:
-        """Return the outputs of all steps before this round; what is not known of them is taken to fit."""
+        """Return the outputs of all earlier steps; unknown ones fit everything."""
         producers = [Producer("unknown", _ANY_OUTPUT)] * self.base
         of_tools: dict[str, Producer] = {}
         for result in (result for record in self.referred for result in record.results):
@@ -346,7 +340,7 @@ class _Work:
 
 
 def _earlier_redirects(rounds: Sequence[RoundRecord], history: Sequence[PastCall]) -> dict[int, int]:
-    """Return the earlier steps without an output of their own that show another step's, and which."""
+    """Map earlier steps without an own output to the steps whose output they show."""
     if not any(
         result.code in (DUPLICATE_OF, DUPLICATE_CALL_BLOCKED) for record in rounds for result in record.results
     ):
@@ -372,7 +366,7 @@ def _name(one: Bound) -> str:
 
 
 def _placeholder(number: int, one: Bound) -> PlannedStep:
-    """Return the step of a call whose tool is not known: it stands for what the model said, and never runs."""
+    """Return a step for a call of an unknown tool; it never runs."""
     unknown = ToolDefinition(name=one.call.tool_name, effect=Effect.PURE)
     drawn = Outline([Bound(one.call, unknown, None)], [()], [()], [()], [Producer("", None)] * number)
     return compile_outline(drawn).steps[0]

@@ -1,4 +1,4 @@
-"""When a job's loop of rounds ends, as far as nothing needs to be asked for that (docs/decisions.md, D29 to D34)."""
+"""When a job's loop of rounds ends without asking a model (docs/decisions.md, D29 to D34)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from planq.shared.kernel.steps import RoundRecord
 def limit_reached(
     strategy: Strategy, rounds: Sequence[RoundRecord], limits: Limits, time_left: timedelta | None
 ) -> StopReason | None:
-    """Return why no further round may be planned, None where one may.
-
-    `time_left` is what is left for all rounds, None before the first one.
-    """
+    """Return why no further round may be planned, or None; `time_left` is None before the first round."""
     if is_stalled(rounds):
         return StopReason.STALLED
     if time_left is not None and time_left <= timedelta(0):
@@ -29,18 +26,18 @@ def limit_reached(
 
 
 def planned_rounds(rounds: Sequence[RoundRecord]) -> int:
-    """Return how many of the rounds the job's planner made; those of callers and of rules do not count."""
+    """Return the number of rounds that the planner made, without those of callers and rules."""
     return sum(record.source == MODEL_SOURCE for record in rounds)
 
 
 def rounds_left(strategy: Strategy, rounds: Sequence[RoundRecord], limits: Limits) -> int:
-    """Return how many rounds may still be planned, the present one counted."""
+    """Return how many rounds may still be planned, including this one."""
     most = min(limits.max_rounds, limits.max_tool_steps) if strategy.is_by_turns else limits.max_rounds
     return max(most - planned_rounds(rounds), 0)
 
 
 def time_for_steps(strategy: Strategy, limits: Limits) -> float:
-    """Return the seconds that the steps of all rounds have, from the acceptance of the job's first plan."""
+    """Return the seconds for the steps of all rounds, from the acceptance of the first plan."""
     if not strategy.has_rounds:
         return limits.plan_timeout_seconds
     if strategy.is_by_turns:
@@ -49,7 +46,7 @@ def time_for_steps(strategy: Strategy, limits: Limits) -> float:
 
 
 def abort_reason(rounds: Sequence[RoundRecord]) -> str | None:
-    """Return the reason for which the last round's plan ends the job; None where it does not."""
+    """Return why the last round's plan ends the job; None if it does not."""
     body = rounds[-1].plan if rounds else None
     calls = body.get("calls") if isinstance(body, Mapping) else None
     last = calls[-1] if calls else None

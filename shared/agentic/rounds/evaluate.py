@@ -1,7 +1,7 @@
-"""What a `loop:` block decides between two rounds, from the rounds that are over. Pure: the stage carries it out.
+"""Decide by a `loop:` block between two rounds, from the finished rounds.
 
-The rules' calls run as rounds of their own: those of `on_error` with that source, and the loop goes on or is aborted
-after them; those of `after` last of all. Values in rules are data: nothing in them is a reference.
+The rules' calls run as rounds of their own: first `on_error`, after which the loop goes on or aborts, and `after`
+last. Values in rules are data without references.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from planq.shared.platform.values.pointers import from_pointer
 ON_ERROR_SOURCE = "on_error"
 AFTER_SOURCE = "after"
 RULE_SOURCES = frozenset({ON_ERROR_SOURCE, AFTER_SOURCE})
-"""Who made the plan of a round whose calls come from the block's rules."""
+"""Sources of rounds whose calls come from the block's rules."""
 
 _NOT_RUN = frozenset({SKIPPED, DUPLICATE_OF})
 
@@ -41,19 +41,20 @@ class RuleCall:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReaction:
-    """What follows the failed steps of a round: calls, and then why the job is aborted (None: it goes on)."""
+    """What follows the failed steps of a round: calls, and the reason to abort (None: go on)."""
 
     calls: Sequence[RuleCall] = ()
     abort_reason: str | None = None
 
 
 def loop_variables(rounds: Sequence[RoundRecord], *, query: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what expressions look into.
+    """Return the variables of expressions.
 
-    `results` has one entry for each step of all rounds, in order: `{index, name, args, result, error, code, round}`,
-    where `error` is the message and `code` the error's code, both null on success. `plan` is that of the last round
-    that no rule made: `{reasoning, steps: [{index, name, args}]}`. `round` says how many such rounds are over, `vars`
-    are the block's `own`, `query` is the job's input.
+    `results`: for each step of all rounds `{index, name, args, result, error, code, round}`; `error` (its message)
+    and
+    `code` are null on success. `plan`: `{reasoning, steps: [{index, name, args}]}` of the last round that no rule
+    made;
+    `round`: the number of such rounds. `vars`: the block's `own`. `query`: the job's input.
     """
     planned = [record for record in rounds if record.source not in RULE_SOURCES]
     return {
@@ -66,16 +67,15 @@ def loop_variables(rounds: Sequence[RoundRecord], *, query: str, own: Mapping[st
 
 
 def until_holds(block: LoopBlock, variables: Mapping[str, Any]) -> bool:
-    """Return whether the loop ends by its own condition; raises `InvalidArguments` for one that has no value."""
+    """Return whether the loop's own condition ends it; raises `InvalidArguments` if one has no value."""
     steps = StepsLeft()
     return any(_holds(text, variables, f"/until/{number}", steps) for number, text in enumerate(block.until or ()))
 
 
 def errors_matched(block: LoopBlock, last: RoundRecord, variables: Mapping[str, Any]) -> ErrorReaction:
-    """Return what the rules of `on_error` say about the failed steps of a round, in the order of its steps.
+    """Return the reaction of `on_error` to a round: for each failed step the first rule that holds.
 
-    For each step the first rule that holds counts. A round that rules made has no reaction, for it would never end.
-    Raises `InvalidArguments` for an expression that has no value.
+    Rounds made by rules have no reaction, or the loop would never end. Raises `InvalidArguments`.
     """
     if last.source in RULE_SOURCES:
         return ErrorReaction()
@@ -99,7 +99,7 @@ def errors_matched(block: LoopBlock, last: RoundRecord, variables: Mapping[str, 
 
 
 def after_steps(block: LoopBlock, variables: Mapping[str, Any]) -> list[RuleCall]:
-    """Return the calls that follow the last round; raises `InvalidArguments` for an expression that has no value."""
+    """Return the calls that follow the last round; raises `InvalidArguments`."""
     steps = StepsLeft()
     return [
         RuleCall(rule.tool, _rendered(rule.with_, variables, f"/after/{place}/with", steps))
@@ -109,10 +109,7 @@ def after_steps(block: LoopBlock, variables: Mapping[str, Any]) -> list[RuleCall
 
 
 def rule_defects(block: LoopBlock, tools: Mapping[str, ToolDefinition]) -> list[Finding]:
-    """Return what is wrong with the arguments of a block's rules, as far as these are known before they are rendered.
-
-    `tools` maps registered names to definitions; of a tool that is not among them nothing is known.
-    """
+    """Return the defects of rules' arguments that are known before rendering; unknown tools have none."""
     index = NameIndex(tools)
     rules = [
         *((("after", number, "with"), rule.tool, rule.with_) for number, rule in enumerate(block.after)),
@@ -133,10 +130,7 @@ def rule_defects(block: LoopBlock, tools: Mapping[str, ToolDefinition]) -> list[
 
 
 def prompt_text(block: LoopBlock) -> str | None:
-    """Return the block's prompt template, None for planq's own.
-
-    Raises `InvalidArguments` where the skill that it names was not there when the job was made.
-    """
+    """Return the block's prompt, None for planq's own; raises `InvalidArguments` if its skill was missing."""
     if block.prompt is None:
         return None
     if block.prompt.text is None:

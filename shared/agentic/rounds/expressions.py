@@ -1,9 +1,8 @@
-"""JMESPath, the one expression language: what may be stored, and a bounded evaluation.
+"""JMESPath, the one expression language, with bounded evaluation.
 
-Expressions come from authors and callers, and what they look into comes from tools. So an expression is bounded in
-length and depth where it is stored, and its evaluation in steps: `[@, @] | [@, @] | …` doubles its value with every
-six characters. Inside a text, `{{ expression }}` is replaced by its value in one pass; what is inserted is never read
-again as a template.
+Expressions come from authors and callers, their data from tools. So length and depth are bounded when one is stored,
+and steps when it is evaluated: `[@, @] | [@, @] | …` doubles its value with every six characters. In a text,
+`{{ expression }}` is replaced in one pass; inserted text is never read as a template.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from planq.shared.platform.errors import capped
 from planq.shared.platform.values.describe import excerpt
 
 MAX_EXPRESSION_BYTES = 1024
-"""Longest expression that can be stored."""
+"""Maximum size of a stored expression."""
 
 MAX_EXPRESSION_STEPS = 200_000
-"""Most steps of one evaluation: about half a second (two-core test machine, 11/2026)."""
+"""Maximum steps of one evaluation: about half a second."""
 
 MAX_DECISION_STEPS = 5 * MAX_EXPRESSION_STEPS
-"""Most steps of all that the rules of a loop look into between two of its rounds."""
+"""Maximum steps of all rules of a loop between two rounds."""
 
 MAX_TEMPLATES = 500
-"""Most expressions in the texts of one value; each takes 60 µs to be read."""
+"""Maximum expressions in the texts of one value; reading one takes 60 µs."""
 
 MAX_RENDERED_CHARS = 4 * 1024 * 1024
-"""Most characters that all templates of one value put together, as JSON."""
+"""Maximum characters of all templates of one value, as JSON."""
 
 _MAX_NESTING = 32
 _MAX_TREE_DEPTH = 64
@@ -52,7 +51,7 @@ _CLOSING = frozenset({"rparen", "rbracket", "rbrace"})
 _FIRST_AT_ROOT = frozenset(
     {"subexpression", "index_expression", "pipe", "projection", "value_projection", "filter_projection", "flatten"}
 )
-"""Of these only the first part is read where the whole stands; the others look into what the first yields."""
+"""Only the first part of these nodes looks into the root value."""
 
 TemplatePath = tuple[str | int, ...]
 
@@ -62,14 +61,11 @@ class ExpressionFailed(ValueError):
 
 
 class TooManySteps(ExpressionFailed):
-    """An expression that takes more steps than its caller gives it."""
+    """An expression exceeds its maximum number of steps."""
 
 
 def expression_defect(text: Any, names: Collection[str] | None = None) -> str | None:
-    """Return why `text` may not be stored as an expression, None when it may.
-
-    `names` are those that it may begin with; None for any.
-    """
+    """Return why `text` may not be stored, or None; `names` are the allowed root names (None: any)."""
     if not isinstance(text, str):
         return f"expected an expression (JMESPath), found {excerpt(text)}"
     size = len(text.encode("utf-8", "surrogatepass"))
@@ -90,7 +86,7 @@ def expression_defect(text: Any, names: Collection[str] | None = None) -> str | 
 
 
 class StepsLeft:
-    """How many steps several evaluations may still take together."""
+    """The steps that several evaluations may still take together."""
 
     def __init__(self) -> None:
         self._left = MAX_DECISION_STEPS
@@ -104,10 +100,10 @@ class StepsLeft:
 def expression_value(
     text: str, value: Any, *, max_steps: int = MAX_EXPRESSION_STEPS, shared: StepsLeft | None = None
 ) -> Any:
-    """Return what an expression selects of `value`, None for nothing; the result may share parts with `value`.
+    """Return what an expression selects of `value` (it may share parts), None for nothing.
 
-    Raises `ExpressionFailed` for what does not parse or is nested too deeply, for functions over the wrong types, and
-    for an evaluation of more than `max_steps`: one for each part that is looked at or built. So does `shared`.
+    Raises `ExpressionFailed` if it does not parse, is nested too deeply, calls a function with wrong types, or takes
+    more than `max_steps` (one for each part that is read or built); `shared` limits the total.
     """
     tree = _parsed(text)
     try:
@@ -122,13 +118,13 @@ def expression_value(
 
 
 def holds(text: str, value: Any, steps: StepsLeft | None = None) -> bool:
-    """Return whether an expression selects something true: not false, null, nor an empty text, list or object."""
+    """Return whether the result is true: not false, null, nor an empty text, list or object."""
     found = expression_value(text, value, shared=steps)
     return found is not None and found is not False and found not in ("", [], {})
 
 
 def template_defects(value: Any, names: Collection[str]) -> Iterator[tuple[TemplatePath, str]]:
-    """Yield why templates anywhere in `value` may not be stored, each with its path; see `rendered`."""
+    """Yield the defects of templates anywhere in `value`, each with its path; see `rendered`."""
     left = MAX_TEMPLATES
     for path, text in _texts(value, ()):
         if parse(text) is not None:
@@ -148,17 +144,16 @@ def template_defects(value: Any, names: Collection[str]) -> Iterator[tuple[Templ
 
 
 def rendered(value: Any, variables: Mapping[str, Any], steps: StepsLeft | None = None) -> Any:
-    """Return `value` with every `{{ expression }}` in its texts replaced; `\\{{` stands for the braces.
+    r"""Return `value` with every `{{ expression }}` in its texts replaced; `\\{{` means literal braces.
 
-    Where the whole text is one expression its value keeps its JSON type; inside a longer text a text is inserted as
-    it is, null as nothing, anything else as compact JSON. Raises `ExpressionFailed`, also for more than
-    `MAX_RENDERED_CHARS` in all.
+    A text that is one expression keeps the JSON type of its value; inside a text, null is empty and other values are
+    compact JSON. Raises `ExpressionFailed`, also for more than `MAX_RENDERED_CHARS` in total.
     """
     return _Rendering(variables, StepsLeft() if steps is None else steps).value(value)
 
 
 def without_expressions(value: Any, stand_in: Any) -> Any:
-    """Return `value` with `stand_in` in the place of each text with an expression; other texts are as rendered."""
+    """Return `value` with `stand_in` for each text with an expression; other texts as rendered."""
     if isinstance(value, str):
         is_open = any(not isinstance(part, str) for part in _parts(value))
         return stand_in if is_open else value.replace("\\{{", "{{")
@@ -169,23 +164,20 @@ def without_expressions(value: Any, stand_in: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Expression:
-    """What stands between braces, without the white space around it."""
+    """The text between braces, stripped."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenBraces:
-    """The rest of a text that begins with braces which nothing closes."""
+    """The rest of a text after braces that are not closed."""
 
     text: str
 
 
 def _parts(text: str) -> Iterator[str | _Expression | _OpenBraces]:
-    """Yield the parts of a text in one pass: plain text (of `\\{{` the braces), expressions, and an unclosed end.
-
-    Read by hand: with a pattern, each of many braces that nothing closes would be looked for up to the end.
-    """
+    """Yield plain texts, expressions, and an unclosed end; a regex would take quadratic time for open braces."""
     at = 0
     while (opened := text.find("{{", at)) >= 0:
         if opened > at and text[opened - 1] == "\\":
@@ -237,7 +229,7 @@ class _Rendering:
         return self._spend(expression_value(part.text, self._variables, shared=self._steps))
 
     def _spend(self, value: Any) -> str:
-        """Return a value as text; each use of one counts, for a short block can name a large one many times."""
+        """Return a value as text and count it: a short block can name a large value many times."""
         text = _inserted_text(value)
         self._left -= len(text)
         if self._left < 0:
@@ -269,7 +261,6 @@ def _texts(value: Any, path: TemplatePath) -> Iterator[tuple[TemplatePath, str]]
 
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> Any:
-    """Return the tree of an expression; raises `ExpressionFailed` with the place of what is wrong."""
     too_deep = ExpressionFailed(f"the expression {excerpt(text)} is nested more than {_MAX_NESTING} levels deep")
     try:
         if _nesting(text) > _MAX_NESTING:
@@ -289,7 +280,7 @@ def _parsed(text: str) -> Any:
 
 
 def _nesting(text: str) -> int:
-    """Return how deeply brackets are nested: the parser recurses, and keeps no trace of parentheses."""
+    """Return the depth of brackets: the parser recurses, and its tree keeps no parentheses."""
     depth = deepest = 0
     for token in Lexer().tokenize(text):
         depth += (token["type"] in _OPENING) - (token["type"] in _CLOSING)
@@ -317,7 +308,7 @@ def _is_deep(tree: Any) -> bool:
 
 
 def _call_defects(tree: Any) -> Iterator[str]:
-    """Yield the calls of functions that there are not, or that take another number of arguments."""
+    """Yield calls of unknown functions, and with a wrong number of arguments."""
     for node in _nodes(tree):
         if node["type"] != "function_expression":
             continue
@@ -343,7 +334,7 @@ def _nodes(tree: Any) -> Iterator[Any]:
 
 
 def _root_names(tree: Any) -> Iterator[str]:
-    """Yield the names that are looked up where the expression begins, and not in what it has found there."""
+    """Yield the names that are looked up in the root value."""
     kind = tree["type"]
     if kind == "field":
         yield tree["value"]
@@ -356,7 +347,7 @@ def _root_names(tree: Any) -> Iterator[str]:
 
 
 class _BoundedInterpreter(TreeInterpreter):
-    """The library's interpreter, which counts what it looks at and what it builds."""
+    """The library's interpreter, counting what it reads and builds."""
 
     def __init__(self, max_steps: int, shared: StepsLeft | None) -> None:
         super().__init__()
@@ -395,7 +386,7 @@ class _BoundedInterpreter(TreeInterpreter):
         return self._library.call_function(node["value"], arguments)
 
     def _weighed(self, value: Any) -> Any:
-        """Return `value`, with a step spent for each of its parts: the same part may stand in it many times."""
+        """Spend a step for each part of `value`: the same part may occur many times."""
         stack = [value]
         while stack:
             item = stack.pop()

@@ -1,73 +1,47 @@
-"""The guard against running in circles: which of a model's calls are repetitions (docs/decisions.md, D17, D29).
+"""The guard against loops: which of a model's calls are repetitions (docs/decisions.md, D17, D29).
 
-Its history are the calls that models made in the job's earlier rounds, blocked ones included, and the calls of the
-present plan, in list order. A call is blocked where
+It compares a call with those that models made in earlier rounds, blocked ones included, and with those before it in
+the plan. A call is blocked if
 
-- the calls right before it are the same, and with it they would be `consecutive_limit`;
+- it would be the `consecutive_limit`-th same call in a row;
 - it occurs `window_freq_limit` times among the last `window_size` calls;
-- with it, the last `window_size` calls would alternate between exactly two.
+- with it, the last `window_size` calls alternate between exactly two.
 
-Calls are the same by tool and arguments, as JSON: the order of keys plays no part, that of items does. Calls of
-repeatable tools and of plans that no model made concern it neither way.
+Calls are the same if tool and JSON arguments are; the order of keys does not count. Repeatable tools and plans that
+no model made are ignored.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Any, Final
 
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.steps import RoundRecord, StepResult
-from planq.shared.platform.errors import InvalidRequest
-from planq.shared.platform.values.describe import excerpt
 
 DUPLICATE_CALL_BLOCKED: Final = "duplicate_call_blocked"
 """Code of a step that the guard blocked."""
 
 DUPLICATE_OF: Final = "duplicate_of"
-"""Code of a step that repeats an earlier one of its own plan; its details name that one: `{"step": N}`."""
+"""Code of a step that repeats an earlier one of its own plan, `{"step": N}` in its details."""
 
 SKIPPED: Final = "skipped"
-"""Code of a step that was never called, because it needs the output of one that has none."""
+"""Code of a step that was not called because it needs an output that does not exist."""
 
 MODEL_SOURCE: Final = "model"
 CALLER_SOURCE: Final = "caller"
-"""What `RoundRecord.source` says of a plan that a model made."""
-
-_LEAST = {"consecutive_limit": 2, "window_size": 4, "window_freq_limit": 1}
-_MOST = 1_000
+"""Values of `RoundRecord.source`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """When a call counts as a repetition; see the module. Made from what somebody wrote by `of`."""
+    """The limits of repetition; see the module."""
 
     consecutive_limit: int = 3
     window_size: int = 8
     window_freq_limit: int = 4
-
-    @classmethod
-    def of(cls, wanted: Mapping[str, Any], *, within: GuardLimits | None = None) -> Self:
-        """Return the limits that `wanted` names, the others from `within` (the defaults).
-
-        Raises `InvalidRequest` for an unknown name and for what is no whole number from the least that makes sense
-        (2 calls in a row, a window of 4, 1 occurrence) to 1000.
-        """
-        known = [field.name for field in fields(cls)]
-        base = GuardLimits() if within is None else within
-        found = {name: getattr(base, name) for name in known}
-        for name, value in wanted.items():
-            if name not in known:
-                raise InvalidRequest(f"guard: unknown limit {excerpt(name)}; known limits are {', '.join(known)}")
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not _LEAST[name] <= value <= _MOST or value != int(value):
-                raise InvalidRequest(
-                    f"guard: {name}: expected a whole number from {_LEAST[name]} to {_MOST}, found {excerpt(value)}"
-                )
-            found[name] = int(value)
-        return cls(**found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +55,7 @@ class PastCall:
 
 @dataclass(frozen=True, slots=True)
 class GuardVerdict:
-    """What the guard says of a proposed call with this `call_key`; `output_of` is the step with the last successful
-    output of the same call, None where there is none."""
+    """The verdict on a call; `output_of` is the step with the last successful output of the same call."""
 
     key: str
     is_blocked: bool
@@ -90,25 +63,19 @@ class GuardVerdict:
 
 
 def call_key(tool_name: str, arguments: Any) -> str:
-    """Return a text that two calls have in common exactly when they are the same."""
+    """Return a text that is equal for equal calls only."""
     return f"{tool_name}({canonical_arguments(arguments)})"
 
 
 def canonical_arguments(arguments: Any) -> str:
-    """Return arguments as JSON with sorted keys and without blanks; `""` for null, `{}` and `""` alike.
-
-    Numbers count by value: 3.0 is 3. Precondition: not nested deeper than a plan may be.
-    """
+    """Return arguments as sorted compact JSON; `""` for null, `{}` and `""`; numbers count by value."""
     if arguments in (None, "") or arguments == {}:
         return ""
     return json.dumps(_by_value(arguments), sort_keys=True, separators=(",", ":"), default=str)
 
 
 def past_calls(rounds: Sequence[RoundRecord], tools: Mapping[str, ToolDefinition]) -> list[PastCall]:
-    """Return the guard's history: the calls that models made and that are no calls of a repeatable tool.
-
-    What was skipped and what repeats a call of its own plan was never called, and does not count.
-    """
+    """Return the models' calls of tools that are not repeatable, without skipped ones and duplicates."""
     return [
         call
         for record in rounds
@@ -119,7 +86,6 @@ def past_calls(rounds: Sequence[RoundRecord], tools: Mapping[str, ToolDefinition
 
 
 def _calls(record: RoundRecord) -> Sequence[tuple[str, PastCall]]:
-    """Return the calls of a round, each with the name of its tool."""
     found = record.memo["calls"] = [
         (one.tool_name, PastCall(call_key(one.tool_name, one.arguments), one.index, one.succeeded))
         for one in called(record)
@@ -130,10 +96,9 @@ def _calls(record: RoundRecord) -> Sequence[tuple[str, PastCall]]:
 def judged(
     proposed: Sequence[tuple[str, Any]], history: Sequence[PastCall], limits: GuardLimits
 ) -> list[GuardVerdict]:
-    """Return for each call (registered name of the tool, arguments) of a plan, in list order, what becomes of it.
+    """Return a verdict for each call (registered name, arguments) of a plan, in list order.
 
-    Arguments whose references are not resolved are compared as they stand. Precondition: none of the tools is
-    repeatable, and no call repeats another of this very plan unless its author may want that.
+    Unresolved references are compared as written. Precondition: no tool is repeatable, no duplicates of the plan.
     """
     last_output = {call.key: call.step for call in history if call.has_succeeded}
     keys = [call.key for call in history[-limits.window_size :]]
@@ -147,22 +112,19 @@ def judged(
 
 
 def is_stalled(rounds: Sequence[RoundRecord]) -> bool:
-    """True when every call of the last two rounds was blocked as a repetition, and each of them had one.
-
-    A question, and a call that ran or failed by itself, is movement.
-    """
+    """True if both of the last two rounds only had calls, and all were blocked."""
     return len(rounds) >= 2 and all(map(_is_circle, rounds[-2:]))
 
 
 def called(record: RoundRecord) -> Iterator[StepResult]:
-    """Yield the results of the calls of tools that were made, or refused, in a round; blocked ones are among them."""
+    """Yield the results of a round's tool calls that were made or blocked."""
     for result, kind in zip(record.results, _kinds(record), strict=False):
         if kind is None and result.code not in (SKIPPED, DUPLICATE_OF):
             yield result
 
 
 def is_repeatable(tool: ToolDefinition | None) -> bool:
-    """True when the guard lets every call of the tool pass; a tool that is not known is not repeatable."""
+    """True if the guard ignores the tool; unknown tools are not repeatable."""
     return tool is not None and tool.repeatable
 
 
@@ -174,7 +136,7 @@ def _is_circle(record: RoundRecord) -> bool:
 
 
 def _kinds(record: RoundRecord) -> list[str | None]:
-    """Return for each step of a round its kind where it is no call of a tool; None for a call."""
+    """Return each step's kind, None for a call of a tool."""
     body = record.plan if isinstance(record.plan, Mapping) else {}
     calls = body.get("calls")
     kinds = [call.get("kind") if isinstance(call, Mapping) else None for call in calls or ()]

@@ -1,8 +1,4 @@
-"""The guide of a job: numbered steps that a planning call writes as advice for the turns after it.
-
-Nothing executes a guide, and nothing checks the order that it names (docs/decisions.md, D28). It is read with
-tolerance about where its JSON stands, and a step that says neither its number nor what to do is left out.
-"""
+"""The guide of a job: numbered steps as advice for later turns; nothing executes them (docs/decisions.md, D28)."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from planq.shared.platform.values.describe import excerpt, is_deeper_than
 from planq.shared.platform.values.encoding import measure
 
 GUIDE_SOURCE: Final = "guide"
-"""What the source of a guide's row among the plans says."""
+"""The source of a guide's row among the plans."""
 
 COMPLEXITIES = ("low", "medium", "high")
 
@@ -34,7 +30,7 @@ _SHOWN_DESCRIPTION = 300
 
 @dataclass(frozen=True, slots=True)
 class GuideStep:
-    """One step; `depends_on` are numbers of other steps, as the planner wrote them. `tool` None: it needs none."""
+    """One step; `depends_on` are other steps' numbers as written; `tool` None: no tool."""
 
     number: int
     description: str
@@ -56,7 +52,7 @@ class GuideStep:
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """The steps in the planner's order, at least one; `estimated_steps` and `complexity` are its own guesses."""
+    """The steps in order, at least one; `estimated_steps` and `complexity` are the planner's guesses."""
 
     steps: tuple[GuideStep, ...]
     estimated_steps: int
@@ -64,7 +60,7 @@ class Guide:
     success_criteria: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form: the body of a plan of the source `guide`."""
+        """Return the body of a plan of the source `guide`."""
         return {
             "type": _TYPE,
             "steps": [step.to_json() for step in self.steps],
@@ -75,16 +71,17 @@ class Guide:
 
     @classmethod
     def of_json(cls, stored: Any) -> Self | None:
-        """Return the guide that a stored plan is; None where it is none, or one of another version's form."""
+        """Return the guide in a stored plan; None if it is none, or of another version."""
         read = read_guide(stored, None)
         return read if isinstance(read, cls) else None
 
 
 def read_guide(said: Any, tools: Collection[str] | None) -> Guide | MalformedPlan:
-    """Return the guide that a planner's text, or a decoded object, holds; nothing that it says raises.
+    """Return the guide in a planner's text or decoded object; never raises.
 
-    A tool is None unless it means one of `tools`; with None for these, names stay as they are. Steps without a
-    number or a description are left out, and so are those beyond the hundredth. Every other defect refuses it all.
+    Tools that are not among `tools` become None; with None all names stay. Steps without number or description are
+    left
+    out, and those after the hundredth. Other defects refuse the guide.
     """
     document = said if isinstance(said, Mapping) else _object_in(str(said))
     if document is None:
@@ -114,10 +111,7 @@ def read_guide(said: Any, tools: Collection[str] | None) -> Guide | MalformedPla
 
 
 def guide_text(goal: str, guide: Sequence[str]) -> str:
-    """Return what a model is told of a guide: the goal, and the descriptions of the first five steps.
-
-    Each takes one line, cut where it is long. It ends by how many more steps there are.
-    """
+    """Return a guide for the model: the goal, the first five steps on a line each, and the count of the others."""
     lines = [
         "EXECUTION PLAN:",
         f"Goal: {_line(goal, _SHOWN_GOAL)}",
@@ -134,7 +128,7 @@ def guide_text(goal: str, guide: Sequence[str]) -> str:
 
 
 def _object_in(text: str) -> Mapping[str, Any] | None:
-    """Return the first object in a text that has steps, else the first object that there is."""
+    """Return the first object with steps in a text, else the first object."""
     found = [one for one in map(decoded, json_candidates(text)) if isinstance(one, Mapping)]
     return next((one for one in found if "steps" in one), next(iter(found), None))
 
@@ -166,7 +160,7 @@ def _tool(name: str, tools: Collection[str] | None) -> str | None:
 
 
 def _whole(value: Any) -> int | None:
-    """Return a whole number of at most nine digits, also one that is written as a text; None for anything else."""
+    """Return a whole number of at most nine digits, also from a text; else None."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str) and len(value.strip()) <= 9 and value.strip().isdecimal():
@@ -175,7 +169,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _text(value: Any) -> str:
-    """Return a text, or the text of a number, stripped; "" for anything else."""
+    """Return a stripped text, also of a number; "" for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     return storable(value).strip() if isinstance(value, str) else ""

@@ -1,7 +1,6 @@
-"""A turn of `loop` or `react`: the tool by which `loop` asks for a decision, and the reading of what a model says.
+"""Read a model's turn of `loop` or `react`: tolerant about where the decision is, strict about its content.
 
-Tolerant about where the decision stands, strict about what it says, as the PLAN stage is (`plan/interpret.py`). A
-model of `react` that calls a tool wrongly has still called it: that call has failed, and its turn stands.
+A `react` model that calls a tool with bad arguments has still called it: that call fails, and its turn stands.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ NOOP: Final = "noop"
 
 _KINDS = (DIRECT, ANSWER, TOOL_CALLS, *QUESTION_TYPES, ABORT, NOOP)
 _BESIDE = ("content", ANSWER, QUESTION, "message", "schema", "requestedSchema", "reason", "calls")
-"""Fields that belong to one kind; left empty beside another, they mean that they are left out."""
+"""Fields of one kind of decision; empty ones next to another kind are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnCalls:
-    """The model wants these calls; the plan has the right structure and is otherwise unchecked.
+    """The model wants these calls; only the plan's structure has been checked.
 
-    By call: `numbers` are the indices that the model stated, None where it stated none; `ids` are its provider's,
-    empty where there is none. `broken` says of calls, by their position, what is wrong with their arguments: they
-    cannot be carried out, and the plan has none for them. The fields at `ignored` mean nothing, and are not in it.
+    Per call: `numbers` are the stated indices or None, `ids` the provider's or "". `broken` maps positions to defects
+    of
+    arguments; the plan has none there. The fields at `ignored` have no meaning, and are not in it.
     """
 
     plan: Plan
@@ -64,7 +63,7 @@ class TurnCalls:
 
 @dataclass(frozen=True, slots=True)
 class TurnQuestion:
-    """The model asks a person; `schema` is JSON Schema for the answer, empty where it gave none."""
+    """The model asks a person; `schema` is the JSON Schema of the answer, maybe empty."""
 
     message: str
     schema: Mapping[str, Any]
@@ -79,18 +78,18 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class NothingLeft:
-    """The model has nothing left to do and says nothing."""
+    """The model has nothing left to do or say."""
 
 
 Turn = Direct | TurnCalls | TurnQuestion | Abort | NothingLeft | MalformedPlan
 
 
 def interpret_turn(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnForm) -> Turn:
-    """Read a model's reply to a turn; nothing that it says raises.
+    """Read a model's reply to a turn; never raises.
 
-    In this order: a call of `__planning__`; native calls of other tools, the text being the reasoning; a decision as
-    JSON in the text, fenced anywhere or its outermost `{…}`; else the text is the answer. In the form `ANSWER` there
-    is nothing but the text.
+    The order is: a call of `__planning__`; native calls, with the text as reasoning; a JSON decision in the text,
+    fenced
+    or its outermost `{…}`; else the text is the answer. In the form `ANSWER` only the text counts.
     """
     if form is TurnForm.ANSWER:
         return Direct(text) if text.strip() else NothingLeft()
@@ -106,7 +105,7 @@ def interpret_turn(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnF
 
 
 def number_errors(calls: TurnCalls, next_index: int) -> list[PlanError]:
-    """Return a defect for every call whose stated number is not its index; the first call's index is `next_index`."""
+    """Return a defect for each call whose stated number is not its index, counted from `next_index`."""
     return [
         invalid_plan(f"the number of this call is {index}, found {stated}", f"/calls/{position}/number", index)
         for position, (index, stated) in enumerate(zip(count(next_index), calls.numbers, strict=False))
@@ -115,11 +114,7 @@ def number_errors(calls: TurnCalls, next_index: int) -> list[PlanError]:
 
 
 def loop_tool(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
-    """Return `{"name", "description", "parameters"}` of the forced tool of `loop` over `tools`.
-
-    It is that of the PLAN stage, with three more kinds of decision and a number for every call. It is the same in
-    every round, so that providers find it in their caches.
-    """
+    """Return the forced tool of `loop`: that of the PLAN stage with three more decisions and numbered calls."""
     tool = planning_tool(tools)
     properties = tool["parameters"]["properties"]
     kinds = [DIRECT, TOOL_CALLS, QUESTION, ABORT, NOOP] if tools else [DIRECT, QUESTION, ABORT, NOOP]
@@ -179,7 +174,7 @@ def _from_native(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnFor
 
 
 def _wrong_with(arguments: Any) -> str | None:
-    """Return why a call cannot have these arguments, None where it can."""
+    """Return why a call cannot have these arguments, or None."""
     if not isinstance(arguments, Mapping):
         return f"the arguments are no JSON object; found {excerpt(arguments)}"
     if is_deeper_than(arguments, MAX_DEPTH):
@@ -221,7 +216,7 @@ def _from_decision(document: Any) -> Turn:
 
 
 def _from_steps(document: Mapping[str, Any]) -> Turn:
-    """Read a plan of typed steps; without any it answers, asks, or ends the loop."""
+    """Read a plan of typed steps; an empty one answers, asks, or ends the loop."""
     if not document["steps"]:
         answer = document.get(ANSWER)
         if isinstance(answer, str) and answer.strip():
@@ -250,7 +245,7 @@ def _planned(given: Mapping[str, Any]) -> Turn:
 
 
 def _read_call(position: int, call: Any, errors: list[PlanError]) -> tuple[int | None, Any]:
-    """Return a call's number, and the call in the form of a plan's."""
+    """Return a call's stated number, and the call in a plan's form."""
     if not isinstance(call, Mapping):
         return None, call
     rest = dict(call)
@@ -308,6 +303,6 @@ def _question(given: Mapping[str, Any]) -> TurnQuestion | MalformedPlan:
 
 
 def _text(given: Mapping[str, Any], *names: str) -> str:
-    """Return the first text under these names that is not blank, stripped; "" where there is none."""
+    """Return the first text under these names that is not blank, stripped, or ""."""
     texts = (given.get(name) for name in names)
     return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")

@@ -1,14 +1,14 @@
-"""What the planner of a further round is shown of the rounds before: pairs of a call and its result.
+"""The rounds before as messages for the planner of a further round: pairs of a call and its result.
 
-`react`: the model's own message, then one message of the role `tool` for each of its calls. `loop`: the model's call
-of `__planning__`, then one result with a line for every step, by its number. A plan that no model made, or that came
-in another form, is shown as if it had come in this one. What a tool said stands as JSON in a message of the role
-`tool`, so that no part of it can pass for a line of planq's. What people wrote while a round ran follows it, whole.
-Images, audio and PDF that a tool has made are parts of its message, the newest ones within bounds; all are named.
+`react`: the model's message, then one `tool` message per call. `loop`: the model's call of `__planning__`, then one
+result with a numbered line per step. Plans of other sources or forms are shown in the same form. Tools' texts are
+JSON
+in `tool` messages, so they cannot pass for planq's. Messages of people that arrived during a round follow it. Images,
+audio and PDF are parts of their message, the newest within bounds; all are named.
 
-What is too long is shortened by rule, and each place says so: whole rounds to a line for each call, the oldest first;
-many such lines to their counts; last the outputs of the newest round. Rounds are cut off in large steps, so that the
-beginning of the messages stays the same for several rounds: prompt caches compare from there.
+Long transcripts are shortened, and say so: whole rounds to a line per call, oldest first; many lines to counts; last
+the outputs of the newest round. Cuts are large, so the beginning stays the same for several rounds and prompt caches
+hit.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from planq.shared.platform.values.parts import Part, is_for_models
 from planq.shared.platform.values.preview import fair_share, preview
 
 MAX_SHOWN_ARTIFACTS = 8
-"""Maximum number of artifacts of tools that a model is shown in one request, the newest ones."""
+"""Maximum number of tools' artifacts in one request, newest first."""
 
 MAX_SHOWN_BYTES = 8 * 1024 * 1024
-"""Maximum size of these together."""
+"""Maximum total size of these."""
 
 _LINES_SHARE = 4
-"""Lines on shortened rounds may take one part in so many of the room."""
+"""Lines for shortened rounds take at most 1/4 of the room."""
 
 _LEFT_SHARE = 3
-"""Whole rounds take one part in so many of their room after a cut: less forgets more, more cuts more often."""
+"""After a cut, whole rounds take 1/3 of their room: less forgets more, more cuts more often."""
 
 _LEAST_SHOWN = 200
-"""Characters that are shown of an output or an error, however little room there is."""
+"""Minimum characters shown of an output or an error."""
 
 _MANY = 20
-"""Calls of one round from which on they may be summed up, too, where not even shortened results fit."""
+"""Rounds with more calls may be summed up if even shortened results do not fit."""
 
 _COUNT_LINE = 200
-"""Characters of a line that counts calls, and of what a provider's format puts around the message."""
+"""Characters of a line that counts calls, with a provider's overhead."""
 
 _NOT_CARRIED_OUT = "one turn may not hold so many calls: make it again if it is still needed"
 
@@ -61,10 +61,7 @@ _PLAIN_NAME = re.compile(r"[\w./:-]{1,80}", re.ASCII)
 
 
 def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm) -> Sequence[ChatMessage]:
-    """Return the messages that stand for `rounds`, oldest first, in about `max_tokens` tokens.
-
-    Every tool call has its message, and no two calls have one id. No `form` is `ANSWER`.
-    """
+    """Return messages for `rounds`, oldest first, in about `max_tokens` tokens; `form` is not `ANSWER`."""
     rounds = _within_bounds(rounds)
     shown = _of_rounds(rounds, form)
     of_rounds = [one.messages for one in shown]
@@ -83,7 +80,7 @@ def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shown:
-    """The messages of a round, how many characters they have, and the ids of their calls, after those `before`."""
+    """The messages of a round, their characters, and the ids of their calls, after those `before`."""
 
     messages: Sequence[ChatMessage]
     chars: int
@@ -92,10 +89,7 @@ class _Shown:
 
 
 def _of_rounds(rounds: Sequence[RoundRecord], form: TurnForm) -> Sequence[_Shown]:
-    """Return the messages of each round. A record keeps them for the next time that it follows the same rounds.
-
-    The ids of calls depend on the rounds before.
-    """
+    """Return each round's messages, cached in the record for the same rounds before (ids depend on these)."""
     found: list[_Shown] = []
     taken: set[str] = set()
     before: _Shown | None = None
@@ -112,7 +106,7 @@ def _of_rounds(rounds: Sequence[RoundRecord], form: TurnForm) -> Sequence[_Shown
 
 
 def _within_bounds(rounds: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
-    """Return the rounds with the newest artifacts that a model can be shown as parts; the others are only named."""
+    """Return the rounds with the newest artifacts as parts; the others are only named."""
     if not any(result.artifacts for record in rounds for result in record.results):
         return rounds
     number, size = 0, 0
@@ -132,7 +126,7 @@ def _within_bounds(rounds: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
 
 
 def _with_parts(record: RoundRecord, parts: Sequence[Sequence[Part]]) -> RoundRecord:
-    """Return the record with these parts of its results: the same one again as long as they are the same."""
+    """Return the record with these parts; the same object while they are the same."""
     last: RoundRecord = record.memo.get("with_parts", record)
     if all(result.parts == shown for result, shown in zip(last.results, parts, strict=True)):
         return last
@@ -144,17 +138,14 @@ def _with_parts(record: RoundRecord, parts: Sequence[Sequence[Part]]) -> RoundRe
 def with_refusal(
     messages: Sequence[ChatMessage], reply: ModelReply, errors: Sequence[Mapping[str, Any]]
 ) -> Sequence[ChatMessage]:
-    """Return `messages` followed by a reply to them that was refused, and by what is wrong with that reply.
-
-    So a model is asked to put its reply right. `errors` has the form of `PlanError.to_json`, and is not empty.
-    """
+    """Return `messages`, a refused reply to them, and its defects (`PlanError.to_json`, not empty)."""
     taken = {call.id for message in messages for call in message.tool_calls}
     refused = ChatMessage("assistant", reply.text, tuple(reply.tool_calls), state=reply.state)
     return [*messages, *_refused(_with_ids(refused, "x", len(taken), taken), errors)]
 
 
 def _refused(message: ChatMessage, errors: Sequence[Mapping[str, Any]]) -> Sequence[ChatMessage]:
-    """Return a message that a check refused, and what is wrong with it."""
+    """Return a refused message and its defects."""
     defects = _json({"error": "invalid_plan", "message": format_plan_errors(errors)})
     if message.tool_calls:
         return [message, *(_answer_to(call, defects) for call in message.tool_calls)]
@@ -214,7 +205,7 @@ def _as_calls(record: RoundRecord, results: Sequence[StepResult], taken: set[str
 
 
 def _reply_message(record: RoundRecord) -> ChatMessage | None:
-    """Return the model's message; None where no model made the plan, or where its reply cannot be read any more."""
+    """Return the model's message; None if no model made the plan, or its reply cannot be read."""
     if not isinstance(record.reply, Mapping):
         return None
     try:
@@ -238,7 +229,7 @@ def _planning(record: RoundRecord) -> dict[str, Any]:
 
 
 def _call_of(record: RoundRecord, position: int) -> ToolCallRequest:
-    """Return a call as its plan wrote it, with its references, where the plan can be read."""
+    """Return a call as its plan wrote it, with references, if the plan can be read."""
     result = record.results[position]
     calls = record.plan.get("calls") if isinstance(record.plan, Mapping) else None
     call = calls[position] if isinstance(calls, list) and len(calls) == len(record.results) else None
@@ -247,10 +238,7 @@ def _call_of(record: RoundRecord, position: int) -> ToolCallRequest:
 
 
 def _with_ids(message: ChatMessage, letter: str, first: int, taken: set[str]) -> ChatMessage:
-    """Return the message with an id for every call that no call before has; `taken` grows by them.
-
-    The calls' own ids stay, unless a server counts from one again with every reply.
-    """
+    """Return the message with unique ids of calls, its own where possible; adds them to `taken`."""
     calls = []
     for position, call in enumerate(message.tool_calls):
         # Nine letters and digits are an id for every provider (Mistral takes no others).
@@ -266,7 +254,7 @@ def _answer_to(call: ToolCallRequest, content: str, parts: Sequence[Part] = ()) 
 
 
 def _answer(record: RoundRecord, result: StepResult, ids: Sequence[str]) -> Any:
-    """Return what the message of one call says: a bare output, else an object that says what it holds."""
+    """Return the content of one call's message: a bare output, or an object that describes it."""
     if result.succeeded and result.shortened_from is None and result.content is None and not _unnamed(result):
         return result.output
     entry = _entry(result)
@@ -285,7 +273,7 @@ def _status(result: StepResult) -> str:
 
 
 def _entry(result: StepResult) -> dict[str, Any]:
-    """Return what became of a step: its status, and its output or why it has none."""
+    """Return a step's status, and its output or error."""
     entry: dict[str, Any] = {"status": _status(result)}
     if result.succeeded:
         entry |= {} if result.content is None else {"content": result.content}
@@ -304,7 +292,7 @@ def _entry(result: StepResult) -> dict[str, Any]:
 
 
 def _unnamed(result: StepResult) -> list[dict[str, Any]]:
-    """Return what artifacts of a step are that neither its output nor its content names."""
+    """Return the artifacts of a step that neither its output nor its content names."""
     if not result.artifacts:
         return []
     said = f"{_json(result.output)}{_json(result.content)}"
@@ -320,11 +308,7 @@ def _json(value: Any) -> str:
 
 
 def _first_whole(sizes: Sequence[int], max_tokens: int) -> tuple[int, bool]:
-    """Return the oldest round that is shown, and whether that one is shown whole: the newest may be too long.
-
-    Where the rounds have become too long, two thirds of the room are freed, so that the next rounds begin with the
-    same messages.
-    """
+    """Return the oldest round to show, and whether the newest fits whole; a cut frees two thirds of the room."""
     room = max_tokens - max_tokens // _LINES_SHARE
     first, used = 0, 0
     for newest, size in enumerate(sizes):
@@ -339,7 +323,7 @@ def _first_whole(sizes: Sequence[int], max_tokens: int) -> tuple[int, bool]:
 
 
 def _shortened(record: RoundRecord, messages: Sequence[ChatMessage], max_tokens: int) -> Sequence[StepResult]:
-    """Return a round's results, the longest ones cut so that its messages have about `max_tokens` tokens."""
+    """Return a round's results, the longest cut so that its messages have about `max_tokens` tokens."""
     lengths = [_length(result) for result in record.results]
     around = message_tokens(messages) * CHARS_PER_TOKEN - sum(lengths)
     share = max(fair_share(lengths, max(max_tokens * CHARS_PER_TOKEN - around, 0)), _LEAST_SHOWN)
@@ -366,7 +350,7 @@ def _cut(result: StepResult, chars: int) -> StepResult:
 
 
 def _summary(rounds: Sequence[RoundRecord], max_tokens: int, form: TurnForm) -> Sequence[ChatMessage]:
-    """Return the one message that stands for rounds that are too long: each call's status, and what is left out."""
+    """Return one message for the rounds that are too long: each call's status, and what is left out."""
     if not rounds:
         return []
     heading = f"Left out for length: the rounds before ${_end(rounds[-1])}, with what was said in them. Their calls:"
@@ -388,7 +372,7 @@ def _end(record: RoundRecord) -> int:
 
 
 class _Summed(NamedTuple):
-    """What a summary says of a step: its line, and what counts where lines are left out."""
+    """A step's line in a summary, and its numbers if lines are left out."""
 
     step: int
     status: str
@@ -427,5 +411,5 @@ def _left_out(chars: int) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a name as it is where it can only be one, else quoted: a model made it up."""
+    """Return a name as it is if it is a plain one, else quoted: a model made it up."""
     return name if _PLAIN_NAME.fullmatch(name) else excerpt(name)

@@ -1,31 +1,26 @@
-"""Agently's workflow documents as a front end: compiled to a loop block, or refused with every line that cannot be.
+"""Agently's workflow documents: compiled to a loop block, or refused with every line that cannot be expressed.
 
     init, vars     values; a variable that `exec` increments is the number of rounds
     stage.loop     the tasks `plan` (llm/core:plan), `exec` (llm/exec:run_plan), then calls of tools
     task           action, when, input, post, goto {when, task: loop}, onError, abort
 
-A document without `stage` is a change of the default workflow: its tasks and their fields take the place of those.
-The planner's and the executor's own data (`plan`, `results`, `transcript` …) flow by themselves in planq, so a field
-that only passes them on says nothing; any other is refused.
+A document without `stage` changes the tasks of the default workflow. planq passes the planner's and executor's own
+data (`plan`, `results`, …) on by itself: a field that only does so is ignored, any other is refused.
+
+Expressions become JMESPath:
+
+
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from planq.shared.agentic.rounds.block import PROMPT_VARIABLES, LoopBlock, read_block
-from planq.shared.agentic.rounds.workflow_expressions import (
-    NotExpressible,
-    WorkflowNames,
-    as_jmespath,
-    comparison,
-    conjuncts,
-    identity,
-    incremented,
-    translated_text,
-)
 from planq.shared.agentic.source import DocumentPath, DocumentSource, read_source
 from planq.shared.agentic.tools.names import to_registry
 from planq.shared.platform.errors import InvalidRequest, capped
@@ -36,7 +31,7 @@ _PLAN, _EXEC = "llm_core_plan", "llm_exec_run_plan"
 _PASSED_ON = frozenset(
     {"model", "tools", "query", "context", "results", "transcript", "plan", "answer", "elicitation"}
 )
-"""What flows between planner and executor by itself."""
+"""Data that flows between planner and executor by itself."""
 
 _DEFAULT: dict[str, Any] = {
     "plan": {"action": "llm/core:plan"},
@@ -50,6 +45,16 @@ _FIELDS = {
     "step": frozenset({"name", "args", "error"}),
 }
 _MOST_LISTED = 20
+_TOKEN = re.compile(
+    r"(?<!\s)\s*+(?:(?P<number>[0-9]+(?:\.[0-9]+)?)|(?P<text>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
+    r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>&&|\|\||[=!<>]=|[-+*/!<>()\[\].,]))"
+)
+_INSERTION = re.compile(r"\$\{([^{}]*)(\}?)")
+_CONSTANTS = {"true": "`true`", "false": "`false`", "null": "`null`", "nil": "`null`"}
+_COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
+_MAX_NESTING = 30
+
+EMPTY_TEXT = "''"
 _VELOCITY = re.compile(
     r"(?P<comment>##[^\n]*)|(?P<directive>#[A-Za-z@*{]\w*)(?P<given>\([^()\n]*\))?"
     r"|\$!?(?:\{(?P<braced>[^}]*)\}|(?P<name>[A-Za-z_]\w*(?:\.\w+)*))"
@@ -57,14 +62,13 @@ _VELOCITY = re.compile(
 _CONDITION = re.compile(r"\(\s*\$!?\{?\s*(?P<name>[A-Za-z_]\w*(?:\.\w+)*)\s*\}?\s*\)")
 _EACH = re.compile(r"\(\s*\$(?P<item>[A-Za-z_]\w*)\s+in\s+\$\{?(?P<name>[A-Za-z_]\w*)\}?\s*\)")
 _SUMMARY = "resultSummary"
-"""What Agently writes where results are too long; `results` is shortened by planq itself."""
+"""Agently's text for long results; planq shortens `results` itself."""
 
 
 def import_workflow(source: str | bytes, variables: Mapping[str, Any] | None = None) -> LoopBlock:
-    """Return the loop block that a workflow document (YAML or JSON) is; `variables` are what its caller would set.
+    """Return the loop block of a workflow (YAML or JSON) with the caller's `variables`.
 
-    Raises `InvalidRequest` whose `details["errors"]` holds each thing that cannot be expressed, as `{path, line,
-    message}`.
+    Raises `InvalidRequest` whose `details["errors"]` has each defect as `{path, line, message}`.
     """
     marked = read_source(source)
     if marked.defects:
@@ -88,11 +92,11 @@ def _refusal(defects: list[Defect]) -> InvalidRequest:
 
 
 _REFUSED = "#"
-"""In the place of an item's name: the whole block is refused, and nothing in it a second time."""
+"""Item name inside a refused block: nothing in it is refused a second time."""
 
 
 class _Velocity:
-    """One Velocity template on its way to a prompt of ours; `refuse` gets the line of what cannot be said."""
+    """Translates one Velocity template; `refuse` gets the line of each defect."""
 
     def __init__(self, text: str, refuse: Callable[[int, str], None]) -> None:
         self._text = text
@@ -147,7 +151,7 @@ class _Velocity:
         return any(name for _, name, _ in self._open)
 
     def _insertion(self, name: str, line: int) -> str:
-        """Return what stands for a reference; refuses one that means nothing here."""
+        """Return the text for a reference; refuses unknown ones."""
         items = [item for directive, item, _ in self._open if directive == "#foreach"]
         first, _, field = name.partition(".")
         if _REFUSED in (item for _, item, _ in self._open):
@@ -167,12 +171,12 @@ class _Velocity:
 
 
 def _own_name(name: str) -> str:
-    """Return a variable of Agently's as planq spells it: its own templates begin them with a capital."""
+    """Return planq's spelling of Agently's variable, which may begin with a capital."""
     return name[:1].lower() + name[1:]
 
 
 class _Compiler:
-    """One document on its way to a block; `defects` is what could not be said."""
+    """Compiles one document; `defects` cannot be expressed."""
 
     def __init__(self, marked: DocumentSource, variables: Mapping[str, Any]) -> None:
         self.defects: list[Defect] = []
@@ -182,7 +186,7 @@ class _Compiler:
         self._counters: dict[str, int] = {}
 
     def compiled(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the block as it would be written."""
+        """Return the block as an author would write it."""
         for key in document.keys() - {"init", "vars", "stage"} - _NOT_KEPT if "stage" in document else ():
             self._refuse((key,), "unknown field of a workflow; known are init, vars and stage")
         self._read_variables(document)
@@ -234,7 +238,7 @@ class _Compiler:
     def _tasks(
         self, document: Mapping[str, Any]
     ) -> tuple[list[tuple[DocumentPath, Any]], list[tuple[DocumentPath, Any]]]:
-        """Return the tasks of the loop, and those that stand after it, each with its path."""
+        """Return the tasks of the loop and those after it, each with its path."""
         if "stage" not in document:
             own = {name: task for name, task in document.items() if name not in {"init", "vars", *_NOT_KEPT}}
             names = list(dict.fromkeys([*_DEFAULT, *own]))
@@ -266,7 +270,7 @@ class _Compiler:
         return to_registry(action)
 
     def _count(self, tasks: list[tuple[DocumentPath, Any]]) -> None:
-        """Find the variables that the executor increments by one: they count the rounds."""
+        """Find the variables that the executor increments: they count rounds."""
         for path, task in tasks:
             post = task.get("post") if isinstance(task, Mapping) else None
             if not isinstance(post, Mapping) or not self._executes(task):
@@ -325,10 +329,8 @@ class _Compiler:
         block["prompt"] = {"text": self._velocity(path, text)}
 
     def _velocity(self, path: DocumentPath, text: str) -> str:
-        """Return a Velocity template with our own insertions.
-
-        What stands under a condition stays, for an insertion without a value is empty. A loop over the results
-        becomes `{{results}}`, which says of each what such a loop may. Other directives cannot be said.
+        """Translate a Velocity template: a condition's text stays (missing values are empty), loops become
+        `{{results}}`.
         """
         template = _Velocity(
             text, lambda line, problem: self._refuse(path, f"line {line} of the template: {problem}")
@@ -452,7 +454,7 @@ class _Compiler:
                 self._refuse((*path, name), f"unknown field, or one that cannot be said here: {name}")
 
     def _pass_on(self, path: DocumentPath, given: Any) -> None:
-        """Refuse what does more than hand the planner's and the executor's own data on."""
+        """Refuse fields that do more than pass on the planner's and executor's data."""
         if given is None:
             return
         if not isinstance(given, Mapping):
@@ -466,9 +468,241 @@ class _Compiler:
                 )
 
     def _only_identities(self, path: DocumentPath, given: Any) -> None:
-        """Refuse what computes: the output of a call stands in the job's steps, under no further name."""
+        """Refuse computed fields: a call's output is only in the job's steps."""
         for name, value in given.items() if isinstance(given, Mapping) else ():
             if not isinstance(value, str) or identity(value) != name:
                 self._refuse(
                     (*path, name), f"{name}: {excerpt(value)} cannot be said; a step keeps its output as it is"
                 )
+
+
+class NotExpressible(ValueError):
+    """Text that JMESPath or planq cannot express, or that is no expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowNames:
+    """The JMESPath of known root names, and their known fields."""
+
+    known: Mapping[str, str]
+    fields: Mapping[str, frozenset[str]]
+
+    def path(self, name: str, rest: str) -> str:
+        """Return the JMESPath of a path; `rest` is its fields and indices as written."""
+        if name not in self.known:
+            listed = ", ".join(sorted(self.known))
+            raise NotExpressible(f"nothing is called {name!r} here; known names are {listed}")
+        allowed = self.fields.get(name)
+        named = re.findall(r"\.([A-Za-z_][A-Za-z0-9_]*)", rest)
+        if allowed is not None and named and named[0] not in allowed:
+            raise NotExpressible(f"{name} has no {named[0]!r} here; it has {', '.join(sorted(allowed))}")
+        return self.known[name] + rest
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison `name < number`, as of a counter."""
+
+    name: str
+    sign: str
+    number: int
+
+
+def as_jmespath(text: str, names: WorkflowNames) -> str:
+    """Return the JMESPath of an expression; raises `NotExpressible`."""
+    return _Parser(text, names).whole()
+
+
+def translated_text(text: str, names: WorkflowNames) -> str:
+    """Return a text with `${…}` as `{{ … }}`; raises `NotExpressible`."""
+    done: list[str] = []
+    end = 0
+    for match in _INSERTION.finditer(text):
+        if not match[2]:
+            raise NotExpressible(f"{excerpt(text[match.start() :])} has no closing brace, or braces inside")
+        done += [text[end : match.start()].replace("{{", "\\{{"), f"{{{{ {as_jmespath(match[1], names)} }}}}"]
+        end = match.end()
+    return "".join([*done, text[end:].replace("{{", "\\{{")])
+
+
+def conjuncts(text: str) -> list[str]:
+    """Return the parts of an expression between its outermost `&&`."""
+    parts, depth, start = [], 0, 0
+    for match in _TOKEN.finditer(text):
+        sign = match["sign"]
+        depth += (sign in ("(", "[")) - (sign in (")", "]"))
+        if sign == "||" and depth == 0:
+            return [text.strip()]
+        if sign == "&&" and depth == 0:
+            parts.append(text[start : match.start("sign")].strip())
+            start = match.end()
+    return [*parts, text[start:].strip()]
+
+
+def comparison(text: str) -> Comparison | None:
+    """Return the comparison of one name with a whole number; None for anything else."""
+    match = re.fullmatch(r"([A-Za-z_]\w*)\s*(<=|<)\s*(-?[0-9]{1,9})", text.strip())
+    return None if match is None else Comparison(match[1], match[2], int(match[3]))
+
+
+def incremented(text: str) -> str | None:
+    """Return the name in `${name + 1}`; None for anything else."""
+    match = re.fullmatch(r"\$\{\s*([A-Za-z_]\w*)\s*\+\s*1\s*\}", text.strip())
+    return None if match is None else match[1]
+
+
+def identity(text: str) -> str | None:
+    """Return the path in `${path}`; None for anything else."""
+    match = re.fullmatch(r"\$\{\s*([A-Za-z_][\w.]*)\s*\}", text.strip())
+    return None if match is None else match[1]
+
+
+class _Parser:
+    def __init__(self, text: str, names: WorkflowNames) -> None:
+        self._text = text
+        self._names = names
+        self._tokens = self._read()
+        self._at = 0
+        self._depth = 0
+
+    def _read(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        place, text = 0, self._text.rstrip()
+        while place < len(text):
+            match = _TOKEN.match(text, place)
+            if match is None or match.lastgroup is None:
+                raise NotExpressible(f"{excerpt(text)} is no expression: character {place + 1} cannot be read")
+            found.append((match.lastgroup, match[match.lastgroup]))
+            place = match.end()
+        return found
+
+    def whole(self) -> str:
+        made = self._or()
+        if self._at < len(self._tokens):
+            raise NotExpressible(f"{excerpt(self._text)} is no expression: {self._tokens[self._at][1]!r} is too much")
+        return made
+
+    def _sign(self, *signs: str) -> str | None:
+        if self._at < len(self._tokens):
+            kind, value = self._tokens[self._at]
+            if kind == "sign" and value in signs:
+                self._at += 1
+                return value
+        return None
+
+    def _expect(self, sign: str) -> None:
+        if self._sign(sign) is None:
+            raise NotExpressible(f"{excerpt(self._text)} is no expression: {sign!r} is missing")
+
+    def _joined(self, sign: str, part: Callable[[], str]) -> str:
+        parts = [part()]
+        while self._sign(sign):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else f" {sign} ".join(f"({one})" for one in parts)
+
+    def _or(self) -> str:
+        return self._joined("||", self._and)
+
+    def _and(self) -> str:
+        return self._joined("&&", self._compared)
+
+    def _compared(self) -> str:
+        left = self._sum()
+        sign = self._sign(*_COMPARISONS)
+        if sign is None:
+            return left
+        right = self._sum()
+        if EMPTY_TEXT in (left, right) and sign in ("==", "!="):
+            # What is empty there is null here.
+            other = right if left == EMPTY_TEXT else left
+            return f"!({other})" if sign == "==" else f"!(!({other}))"
+        return f"{left} {sign} {right}"
+
+    def _sum(self) -> str:
+        made = self._unary()
+        while (sign := self._sign("+", "-", "*", "/")) is not None:
+            if sign in "*/":
+                raise NotExpressible(f"{sign!r} cannot be said: expressions here only add and subtract")
+            other = self._unary()
+            if sign == "-":
+                number = re.fullmatch(r"`([0-9.]+)`", other)
+                if number is None:
+                    raise NotExpressible("only a number can be subtracted here")
+                other = f"`-{number[1]}`"
+            made = f"sum([{made}, {other}])"
+        return made
+
+    def _unary(self) -> str:
+        self._depth += 1
+        if self._depth > _MAX_NESTING:
+            raise NotExpressible("the expression is nested too deeply")
+        made = self._signed() or self._atom()
+        self._depth -= 1
+        return made
+
+    def _signed(self) -> str | None:
+        if self._sign("!"):
+            return f"!({self._unary()})"
+        if self._sign("-"):
+            number = re.fullmatch(r"`([0-9.]+)`", self._unary())
+            if number is None:
+                raise NotExpressible("a minus stands before numbers only here")
+            return f"`-{number[1]}`"
+        if self._sign("("):
+            made = self._or()
+            self._expect(")")
+            return f"({made})"
+        return None
+
+    def _atom(self) -> str:
+        if self._at >= len(self._tokens):
+            raise NotExpressible(f"{excerpt(self._text)} is no expression: it ends too early")
+        kind, value = self._tokens[self._at]
+        self._at += 1
+        if kind == "number":
+            return f"`{value}`"
+        if kind == "text":
+            return _raw_text(value)
+        if kind == "sign":
+            raise NotExpressible(f"{excerpt(self._text)} is no expression: {value!r} is out of place")
+        if value in _CONSTANTS:
+            return _CONSTANTS[value]
+        if self._sign("("):
+            return self._call(value)
+        return self._path(value)
+
+    def _call(self, name: str) -> str:
+        if name != "len":
+            raise NotExpressible(f"the function {name!r} cannot be said here; len can")
+        inner = self._or()
+        self._expect(")")
+        return f"length({inner})" if inner in ("results", "plan.steps", "query") else f"length({inner} || `[]`)"
+
+    def _path(self, name: str) -> str:
+        rest = ""
+        while (sign := self._sign(".", "[")) is not None:
+            minus = "-" if sign == "[" and self._sign("-") else ""
+            kind, value = self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
+            self._at += 1
+            if sign == "." and kind == "name":
+                rest += f".{value}"
+            elif sign == "[" and kind == "number" and "." not in value:
+                rest += f"[{minus}{value}]"
+                self._expect("]")
+            elif sign == "[":
+                raise NotExpressible("an index is a whole number here")
+            else:
+                raise NotExpressible(f"{excerpt(self._text)} is no expression: a field is missing after '.'")
+        return self._names.path(name, rest)
+
+
+def _raw_text(token: str) -> str:
+    inner = token[1:-1]
+    if token[0] == '"':
+        try:
+            inner = json.loads(token)
+        except ValueError:
+            raise NotExpressible(f"the text {token} has an escape that JSON does not know") from None
+    else:
+        inner = inner.replace("\\'", "'")
+    return "'" + inner.replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""Tools, and what they may ask of the world."""
+"""The interfaces of tools, and of what a tool's call may use."""
 
 from __future__ import annotations
 
@@ -17,33 +17,27 @@ from planq.shared.platform.errors import AuthFailed, InternalFault
 
 
 class Ownership(Protocol):
-    """The right of one call of a tool to act, as long as its attempt is the owner of the step.
-
-    All raise `OwnershipLost` where it is not, or that cannot be known.
-    """
+    """The right of a call to act while its attempt owns the step; all raise `OwnershipLost`, also if unsure."""
 
     def check(self) -> None:
-        """Look at the worker's own clock, and whether somebody still waits for the call; from any thread, no I/O."""
+        """Check by the worker's own clock, and whether the call is still wanted; from any thread, no I/O."""
         ...
 
     async def ask(self) -> None:
-        """Look there and ask the database; on the event loop."""
+        """Do `check`, and ask the database; on the event loop."""
         ...
 
     def ask_from_thread(self) -> None:
-        """Do what `ask` does, in a thread of the call."""
+        """Do `ask`, in a thread of the call."""
         ...
 
     def in_thread(self) -> AbstractContextManager[None]:
-        """While it lasts, a thread of the call may act, which nobody can stop; entered in that thread."""
+        """Within it a thread of the call may act and cannot be stopped; entered in that thread."""
         ...
 
 
 class AskingPerson(BaseException):
-    """Breaks a call off that asks a person; the step waits, and the tool is called again with the answer.
-
-    No `Exception`, so that no tool takes it for an error of its own.
-    """
+    """Interrupts a call that asks a person; no `Exception`, so tools do not catch it."""
 
     def __init__(self, question: StepQuestion) -> None:
         super().__init__(question.message)
@@ -51,48 +45,50 @@ class AskingPerson(BaseException):
 
 
 class AsksPeople(Protocol):
-    """What one call of a tool asks people, in its order."""
+    """The questions of one call, in its order."""
 
     def answer_to(self, question: StepQuestion) -> QuestionAnswer:
-        """Return the answer to the next question of this call; raises `AskingPerson` where there is none yet."""
+        """Return the answer to the call's next question; raises `AskingPerson` without one."""
         ...
 
     def given(self) -> Sequence[QuestionAnswer]:
-        """Return the answers that this call has not asked for yet, in their order; its next question is a new one."""
+        """Return the answers that this call has not read yet, in order; its next question is a new one."""
         ...
 
 
 class Reports(Protocol):
-    """What one call says of itself while it runs."""
+    """Progress reports of one call."""
 
     def report(self, done: float | None, message: str) -> None:
-        """Take a report, on the event loop; raises `ValueError` where `done` is no part of the whole."""
+        """Store a report, on the event loop; raises `ValueError` unless `done` is from 0 to 1."""
         ...
 
     def report_from_thread(self, done: float | None, message: str) -> None:
-        """Do what `report` does, in a thread of the call."""
+        """Do `report`, in a thread of the call."""
         ...
 
 
 class KeepsSecrets(Protocol):
-    """What the tenant of one call keeps secret for its tools."""
+    """The secrets of the call's tenant."""
 
     async def get(self, name: str) -> str | None:
-        """Return the secret of this name as it is, or was a second ago; None where there is none."""
+        """Return the secret, at most a second old; None without one."""
         ...
 
     def get_from_thread(self, name: str) -> str | None:
-        """Do what `get` does, in a thread of the call."""
+        """Do `get`, in a thread of the call."""
         ...
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a tool asks a person: `await context.ask(Question("Which room?", schema={…}))`.
+    """A question of a tool to a person: `await context.ask(Question("Which room?", schema={…}))`.
 
-    `schema` is a JSON Schema of an object, which the answer satisfies; without one any object does. `default` is the
-    answer where nobody gives one in time. `of` says who may answer: the `asker`, for whom the job is done, or an
-    `operator`. By default a question with a schema is the asker's. One without asks for consent: it is an operator's.
+    The answer is an object that satisfies `schema`, any object without one. `default` is used if nobody answers in
+    time.
+    `of` may answer: the `asker`, for whom the job runs, or an `operator`. By default a question with a schema is for
+    the
+    asker, and one without, which asks for consent, for an operator.
     """
 
     message: str
@@ -103,17 +99,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Who calls a tool, and under which key.
+    """The caller of a tool, and the services of its call.
 
-    `idempotency_key` is `<job>/<step>`: the same for every attempt of the step, so that a receiver can tell a repeat.
-    `skill_id` is the first skill that the job's agent lists. The ids end up in the `_metadata` of artifacts.
-    `depth` counts the agents that this job is nested in (an orchestration's own job is none), `root_job_id` is the
-    outermost job above it, `agent` what this job runs.
-    `limits` are the job's; they are known only to steps of the kinds `agent` and `parallel`. `time_left_seconds` is
-    what the plan had left when the step was claimed, `timeout_seconds` what the step gets, with what it delegates;
-    None where that is not known. `planned` are the arguments as the plan has them, references and all; they are not
-    to be changed. `owner` is None where nobody can take the step over, `people` where nobody can be asked, `secrets`
-    where nothing is kept secret, `reports` where nobody is told.
+    `skill_id` is the first skill of the job's agent. `depth` counts the enclosing agents, without an orchestration's
+    own
+    job; `root_job_id` is the outermost job, `agent` the job's. `limits` are only set for steps of the kinds `agent`
+    and
+    `parallel`. `time_left_seconds` is the plan's remaining time at the claim, `timeout_seconds` the step's, with
+    delegated
+    jobs; None if unknown. `planned` are the arguments with references, read-only. A service is None if unavailable.
     """
 
     job_id: str
@@ -147,14 +141,14 @@ class ToolContext:
         default: Mapping[str, Any] | None = None,
         of: Literal["asker", "operator"] | None = None,
     ) -> Mapping[str, Any]:
-        """Return what a person answers to a question, an object that satisfies its schema.
+        """Return a person's answer to a question, an object that satisfies its schema.
 
-        A text is the message of a `Question` with this `schema`, `default` and `of`; a `Question` brings its own, and
-        raises `TypeError` beside others.
-        The call is broken off here, and the step waits without a worker. Once it is answered the tool is called anew
-        from its beginning, with the same arguments, and this returns at once. So ask before you act, and ask the same
-        questions in the same order in every call. Nobody's answer in time is the `default`; without one the step
-        fails. Raises `AnswerDeclined` or `Cancelled` where the person does not answer, with their reason.
+        A text is the message of a `Question` with this `schema`, `default` and `of`; with a `Question` these raise
+        `TypeError`. The call is interrupted here, and the step waits without a worker. After the answer the tool is
+        called again with the same arguments, and this returns at once. So ask before you act, and ask the same
+        questions
+        in the same order. If nobody answers in time, `default` is used; without a default, the step fails. Raises
+        `AnswerDeclined` or `Cancelled`, with the person's reason.
         """
         return self.ask_sync(question, schema, default=default, of=of)
 
@@ -166,7 +160,7 @@ class ToolContext:
         default: Mapping[str, Any] | None = None,
         of: Literal["asker", "operator"] | None = None,
     ) -> Mapping[str, Any]:
-        """Do what `ask` does, in a synchronous tool of either pool."""
+        """Do `ask`, in a synchronous tool of either pool."""
         if self.people is None:
             raise InternalFault(f"tool {self.tool_name!r} asked where nobody can be asked: only its call may")
         if isinstance(question, str):
@@ -187,30 +181,30 @@ class ToolContext:
         return answer.content or {}
 
     async def progress(self, done: float | None = None, message: str = "") -> None:
-        """Say how far the call has come: `done` as a part from 0 to 1, and a message for people.
+        """Report progress: `done` from 0 to 1 (`ValueError` otherwise), and a message for people; returns at once.
 
-        It stands with the step while that runs, and streams tell it, once a second at most. A tool that declares
-        `longest_seconds` gets its `timeout_seconds` anew by each report. Returns at once. Raises `ValueError` where
-        `done` is no such part.
+        The step and streams show it, at most once a second. For a tool with `longest_seconds`, each report restarts
+        its
+        `timeout_seconds`.
         """
         if self.reports is not None:
             self.reports.report(done, message)
 
     def progress_sync(self, done: float | None = None, message: str = "") -> None:
-        """Do what `progress` does, in a synchronous tool of any pool."""
+        """Do `progress`, in a synchronous tool of any pool."""
         if self.reports is not None:
             self.reports.report_from_thread(done, message)
 
     async def secret(self, name: str) -> str:
-        """Return what the job's tenant keeps secret under a name (`planq secrets set TENANT NAME`).
+        """Return a secret of the job's tenant (`planq secrets set TENANT NAME`).
 
-        It is hidden in whatever the process logs from then on, and in what this call returns, asks or fails with.
-        Raises `AuthFailed` where the tenant has no such secret, or it cannot be opened: nothing was done then.
+        From then on it is redacted in the process's logs and in the call's output, questions and errors. Raises
+        `AuthFailed` if it does not exist or cannot be decrypted.
         """
         return self._kept(name, None if self.secrets is None else await self.secrets.get(name))
 
     def secret_sync(self, name: str) -> str:
-        """Do what `secret` does, in a synchronous tool of any pool."""
+        """Do `secret`, in a synchronous tool of any pool."""
         return self._kept(name, None if self.secrets is None else self.secrets.get_from_thread(name))
 
     def _kept(self, name: str, text: str | None) -> str:
@@ -224,33 +218,33 @@ class ToolContext:
     async def confirm(self, *, database: bool = False) -> None:
         """Return if this attempt still owns its step; call it just before the effect.
 
-        Raises `OwnershipLost` when another attempt may take over or has taken over: the worker's lease could not be
-        renewed, the call was broken off, or its time has run out. That is known here, by the worker's own clock, and
-        costs nothing. With `database` the database is asked too, which knows of more (a job just cancelled, a clock
-        there that was set): a round trip; where it does not answer, that is no confirmation.
+        Raises `OwnershipLost` if another attempt may own it: the lease was not renewed, the call was cancelled, or
+        its
+        time ran out. The worker's own clock decides, at no cost. With `database` the database decides too (a job just
+        cancelled, a changed clock), in one round trip; no answer is no confirmation.
         """
         if self.owner is not None:
             await self.owner.ask() if database else self.owner.check()
 
     def confirm_sync(self, *, database: bool = False) -> None:
-        """Do what `confirm` does, in a synchronous tool of either pool."""
+        """Do `confirm`, in a synchronous tool of either pool."""
         if self.owner is not None:
             self.owner.ask_from_thread() if database else self.owner.check()
 
     @property
     def conversation_id(self) -> str:
-        """Return the conversation that the job belongs to, empty for none."""
+        """Return the job's conversation, "" for none."""
         return "" if self.context_id == self.job_id else self.context_id
 
     @property
     def idempotency_key(self) -> str:
-        """Return the key that stays the same over all attempts of the step."""
+        """Return `<job>/<step>`, the same for all attempts, by which a receiver detects a repeat."""
         return f"{self.job_id}/{self.step_index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """A tool's way to wait without holding a worker: the step succeeds with `output` once `delay` has passed."""
+    """Waits without a worker: the step succeeds with `output` after `delay`."""
 
     delay: timedelta
     output: Any
@@ -268,11 +262,11 @@ class BytesArtifact:
 
 @dataclass(frozen=True, slots=True)
 class RichOutput:
-    """An output with what is not for references: a text for models, and artifacts for people.
+    """An output with a text for models and artifacts for people.
 
-    The output is what references see and what its schema describes. `content` is shown to models beside it. Each
-    artifact is of bytes, or a wrapper with `artifact_id`, `artifact` and `_metadata`, and kept with the step like one
-    that is the output itself. `cost_usd` is what the call says that it cost.
+    References and the schema see only `output`; models also see `content`. Artifacts are bytes or wrappers
+    (`artifact_id`,
+    `artifact`, `_metadata`) and are stored with the step. `cost_usd` is the price of the call.
     """
 
     output: Any
@@ -283,7 +277,7 @@ class RichOutput:
 
 @dataclass(frozen=True, slots=True)
 class NotHappened:
-    """What a tool's `find_out` returns when the call that was cut off certainly has not taken effect, nor will."""
+    """Result of `find_out`: the interrupted call has certainly had no effect, and will have none."""
 
 
 class Tool(Protocol):
@@ -291,63 +285,64 @@ class Tool(Protocol):
 
     @property
     def definition(self) -> ToolDefinition:
-        """The published definition; constant for the life of the process."""
+        """The published definition; constant for the process."""
         ...
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Run once and return the structured output: a JSON object, or `Suspended`, or (`Gathers`) `Delegated`.
+        """Run once and return the output: a JSON object, `Suspended`, or, for `Gathers`, `Delegated`.
 
-        The caller has validated `arguments`, validates the output, and enforces the timeout by cancelling this call.
-        Raises only `ExecutionFailed` subclasses (and `asyncio.CancelledError`): foreign exceptions are mapped here.
+        The caller validates `arguments` and output, and enforces the timeout by cancelling. Raises only
+        `ExecutionFailed` subclasses and `asyncio.CancelledError`.
         """
         ...
 
 
 @runtime_checkable
 class FindsOut(Tool, Protocol):
-    """A tool with the recovery `find_out`: it can find out what became of a call of its own that was cut off."""
+    """A tool with the recovery `find_out`, for calls that were interrupted."""
 
     async def find_out(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Return the output of the earlier call with these arguments and this key, or `NotHappened`.
 
-        Asked before the step's next call, under the same timeout, and asked again like a read when it fails. It is
-        believed: after `NotHappened` the tool is called again. Raises as `call` does.
+        Runs before the step's next call, with the same timeout, and is retried like a read. After `NotHappened` the
+        tool
+        is called again. Raises like `call`.
         """
         ...
 
 
 @runtime_checkable
 class Gathers(Tool, Protocol):
-    """A tool whose `call` may return `Delegated`: it makes its output from what became of the child jobs."""
+    """A tool whose `call` may return `Delegated`: its output is made from the child jobs."""
 
     async def gather(
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
     ) -> Any:
-        """Return the step's output from its child jobs, in the order in which they were asked for.
+        """Return the step's output from its child jobs, in the order of the request.
 
-        Called instead of `call` once `Delegated.until` holds, in an attempt of its own and under the same timeout;
-        again where that attempt was lost, so it only looks. `arguments` are those of the call. Children that have not
-        ended are cancelled when the step ends, whether this returns or raises. Raises as `call` does; a retryable
-        error says that the children failed by what may pass: where the step has retries left, `call` makes new ones.
+        Runs instead of `call` once `Delegated.until` holds, in an own attempt with the same timeout; may be repeated.
+        `arguments` are those of the call. Unfinished children are cancelled when the step ends. Raises like `call`;
+        after
+        a retryable error, `call` delegates again while the step has retries.
         """
         ...
 
 
 class Toolbox(Protocol):
-    """The tools that this process can run."""
+    """The tools of this process."""
 
     def definitions(self) -> Sequence[ToolDefinition]:
-        """Return every tool's definition, sorted by name."""
+        """Return all definitions, sorted by name."""
         ...
 
     def find(self, name: str) -> Tool | None:
-        """Return the tool of exactly this registered name, or None when this process does not offer it."""
+        """Return the tool of exactly this registered name, or None."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of a document that matched a knowledge search; `score` grows with relevance."""
+    """A piece of a document that matched a search; a higher `score` is more relevant."""
 
     title: str
     source: str
@@ -364,7 +359,7 @@ class Knowledge(Protocol):
 
 
 class ToolCatalogue(Protocol):
-    """The tools that workers have published, as planning needs them."""
+    """The published tools, for planning."""
 
     async def tools(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
         """Return a tenant's tools by name, at most a few seconds old; raises `DatabaseUnavailable`."""

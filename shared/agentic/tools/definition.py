@@ -1,7 +1,6 @@
-"""What a tool is to the rest of planq: a name, two schemas, an effect class and a worker pool.
+"""The definition of a tool, which workers publish and the API lists and validates plans against.
 
-Nothing here can run a tool; workers publish these definitions, the API lists them and validates plans against them
-without importing a tool. docs/decisions.md, D10, D11, D24 to D26.
+It cannot run a tool. docs/decisions.md, D10, D11, D24 to D26.
 """
 
 from __future__ import annotations
@@ -19,52 +18,49 @@ from planq.shared.kernel.retry import RetryTerms
 from planq.shared.kernel.states import Effect, Pool, Recovery, StepKind
 
 MCP_SOURCE = "mcp:"
-"""How the `source` of a tool begins that an MCP server offers; the server's name follows."""
+"""Prefix of the `source` of an MCP server's tool; the server's name follows."""
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""Of a step whose tool names none (docs/decisions.md, D11)."""
+"""Default timeout of a step (docs/decisions.md, D11)."""
 
 
 TOOL_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.\-/]{0,127}$")
 RESERVED_NAME = re.compile(r"^(cp__|__planning__$)")
-"""docs/decisions.md, D24: these names belong to planq itself; a tool that claims one is refused at start."""
+"""planq's own names; a tool with one is refused at start (docs/decisions.md, D24)."""
 
 TEXT_OUTPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"text": {"type": "string", "description": "What the tool printed."}},
     "required": ["text"],
 }
-"""The output schema of a tool that declares none: its text is wrapped as `{"text": …}` (docs/decisions.md, D26)."""
+"""Default output schema: the text is wrapped as `{"text": …}` (docs/decisions.md, D26)."""
 
 
 LATENCIES_SECONDS = (0.01, 0.1, 1, 10, 60, 300)
-"""Upper bounds of the latencies that are told apart: a tool answers from memory, over a network, or after work."""
+"""Upper bounds of latency buckets: from memory, over a network, after work."""
 
 
 MAX_PRICE_USD = 1000.0
-"""What one call of a tool may cost: more is a slip, or no price of a call."""
+"""Maximum price of one call of a tool."""
 
 
 def default_retries(effect: Effect) -> int:
-    """Return the extra attempts a tool gets when it names none (docs/decisions.md, D10)."""
+    """Return the default number of extra attempts (docs/decisions.md, D10)."""
     return 0 if effect is Effect.UNSAFE else 2
 
 
 class ToolDefinition(RetryTerms):
     """A tool as it is published, listed and validated against.
 
-    `input_schema` and `output_schema` are JSON Schema 2020-12 with an object at the top. `output_schema` is None only
-    for plans checked against foreign definitions; registered tools always have one (`TEXT_OUTPUT_SCHEMA` at least).
-    `recovery` says what becomes of a call of an `unsafe` tool that was cut off; other tools are simply called again.
-    `kind` is that of the steps that call it: `agent` and `parallel` delegate to child jobs.
-    A `repeatable` tool may be called again and again with the same arguments (to wait, to look whether something has
-    changed): a model that does so does not run in circles.
-    `user_scoped` names parameters that the engine fills in, and a caller or a model cannot: they stand in no schema.
-    A call takes `timeout_seconds` at most; where there are `longest_seconds`, so long in all, and `timeout_seconds`
-    from one report to the next (`ToolContext.progress`).
-    Each call costs `price_usd`, unless it says itself what it cost; None where nobody said what it costs.
-    `source` names where the tool comes from (`python:module:function`, `mcp:server`), for messages to people, and
-    `version` is whatever its author calls this state of it.
+    The schemas are JSON Schema 2020-12 with an object at the top; `output_schema` is None only for foreign
+    definitions.
+    - `recovery`: what happens to an interrupted call of an `unsafe` tool; other tools are called again.
+    - `kind`: that of its steps; `agent` and `parallel` delegate to child jobs.
+    - `repeatable`: models may repeat the same call, to wait or to look for changes.
+    - `user_scoped`: parameters that the engine fills in; they are in no schema.
+    - `timeout_seconds`: maximum of a call; with `longest_seconds` in total, from one report to the next.
+    - `price_usd`: of each call, unless it reports its cost; None if unknown.
+    - `source`: origin for people (`python:module:function`, `mcp:server`); `version`: the author's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,6 +88,6 @@ class ToolDefinition(RetryTerms):
 
     @cached_property
     def digest(self) -> str:
-        """The digest of both schemas: a plan that was checked against them fits every tool that has the same one."""
+        """The digest of both schemas: a plan checked against them fits every tool with the same digest."""
         schemas = json.dumps([self.input_schema, self.output_schema], sort_keys=True)
         return sha256(schemas.encode()).hexdigest()[:16]

@@ -1,8 +1,7 @@
-"""Names of tools: which spellings mean the same tool, and the two foreign conventions. docs/decisions.md, D24.
+"""Names of tools: spellings of the same tool, and two foreign conventions (docs/decisions.md, D24).
 
-planq's registry name is `service_method` (`web_fetch`); `service.method`, `service-method` and `service/method` are
-accepted for it. `canonical`, `split_name`, `join` and `display` are another convention
-(`service_path-method`), kept for what speaks it. Reserved names (`cp__…`, `__planning__`) are never converted.
+The registry name is `service_method` (`web_fetch`); `service.method`, `service-method` and `service/method` mean the
+same. `canonical`, `split_name`, `join` and `display` implement `service_path-method`. Reserved names are kept.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from planq.shared.agentic.tools.definition import RESERVED_NAME
 from planq.shared.platform.errors import InvalidRequest
 
 MAX_AGENT_NAME = 128
-"""Characters of the name of an agent; a longer name means no agent."""
+"""Maximum length of an agent's name."""
 
 _NEAR = 0.7
-"""How much of two names must be the same for one to be a misspelling of the other (difflib's ratio)."""
+"""Minimum similarity (difflib's ratio) for a suggestion."""
 
 _MOST_COMPARED = 1_000
 
@@ -26,7 +25,7 @@ _SEPARATORS = str.maketrans(dict.fromkeys(".-/:", "_"))
 
 
 class NameIndex:
-    """Resolves spellings against a fixed set of registered names; making one is linear in their number."""
+    """Resolves spellings against a fixed set of registered names."""
 
     def __init__(self, registered: Iterable[str]) -> None:
         self._exact = frozenset(registered)
@@ -36,10 +35,7 @@ class NameIndex:
                 self._folded.setdefault(_fold(name), []).append(name)
 
     def candidates(self, name: str) -> list[str]:
-        """Return the registered names that `name` may mean, sorted: none, exactly one, or several when ambiguous.
-
-        An exact match is the only candidate, whatever else is spelt alike.
-        """
+        """Return the registered names that `name` may mean, sorted; an exact match is the only one."""
         if name in self._exact:
             return [name]
         return [] if is_reserved(name) else list(self._folded.get(_fold(name), ()))
@@ -47,15 +43,12 @@ class NameIndex:
 
 @lru_cache(maxsize=64)
 def name_index(registered: frozenset[str]) -> NameIndex:
-    """Return an index that is made once for the same names: every round of a job asks about the same tools."""
+    """Return a cached index: every round of a job asks for the same tools."""
     return NameIndex(registered)
 
 
 def resolve_name(name: str, registered: Iterable[str]) -> str | None:
-    """Return the registered name that `name` means, or None when there is none.
-
-    Raises `InvalidRequest` when several are spelt alike and none of them is exactly `name`.
-    """
+    """Return the registered name that `name` means, or None; raises `InvalidRequest` if it is ambiguous."""
     found = name_index(frozenset(registered)).candidates(name)
     if len(found) > 1:
         raise InvalidRequest(f"tool name {name!r} is ambiguous; write one of {', '.join(found)}", candidates=found)
@@ -63,10 +56,7 @@ def resolve_name(name: str, registered: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'x'? ` for the known name that is nearest to an unknown one, "" where none is near.
-
-    Case and separators do not count. What is compared is bounded, for both may come from anybody.
-    """
+    """Return `did you mean 'x'? ` for the nearest known name, or ""; case and separators do not count."""
     folded = {_fold(one).lower(): one for one in list(known)[:_MOST_COMPARED]}
     near = difflib.get_close_matches(_fold(name[:MAX_AGENT_NAME]).lower(), folded, n=1, cutoff=_NEAR)
     return f"did you mean {folded[near[0]]!r}? " if near else ""
@@ -77,16 +67,12 @@ def is_reserved(name: str) -> bool:
 
 
 def to_registry(name: str) -> str:
-    """Return the spelling `service_method` of any accepted spelling; reserved names as they are."""
+    """Return the spelling `service_method`; reserved names as they are."""
     return name if is_reserved(name) else _fold(name)
 
 
 def canonical(raw: str) -> str:
-    """Return a name in the form `service_path-method`.
-
-    The method follows the last `.`, else the last `:`, else the last `-`, else the last `/`; in what precedes it `/`
-    becomes `_`. A name without any of them is returned as it is (cases tn-001…tn-015).
-    """
+    """Return `service_path-method`; the method follows the last `.`, `:`, `-` or `/` (tn-001 to tn-015)."""
     raw = raw.strip()
     for separator in ".:-/":
         service, found, method = raw.rpartition(separator)
@@ -96,21 +82,18 @@ def canonical(raw: str) -> str:
 
 
 def join(service: str, method: str) -> str:
-    """Return `service_path-method`; just the method when there is no service, and the other way round."""
+    """Return `service_path-method`, or only the part that is not empty."""
     return "-".join(part for part in (service.replace("/", "_"), method) if part)
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return service path and method of such a name; a name without `-` is a service, and its method `""`.
-
-    Lossy: an underscore in a service name comes back as `/` (case tn-020).
-    """
+    """Return service path and method (maybe ""); underscores of a service become `/` (case tn-020)."""
     service, _, method = name.rpartition("-") if "-" in name else (name, "", "")
     return service.replace("_", "/"), method
 
 
 def display(raw: str) -> str:
-    """Return `service/path/method` for people; a name without a method as it is."""
+    """Return `service/path/method` for people; a name without a method unchanged."""
     name = canonical(raw)
     service, method = split_name(name)
     return f"{service}/{method}" if service and method else method or name

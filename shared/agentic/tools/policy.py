@@ -1,10 +1,9 @@
-"""Which tools may be called: at once, after a person has agreed, or never; by names of tools, with `*` and `?`.
+"""Which tools may be called: at once, after a person's approval, or never; by name patterns with `*` and `?`.
 
     {"mail_*": "ask:asker", "refund": "ask", "payroll_*": {"ask": ["ada", "bob"]}, "shell_*": "deny"}
 
-There may be a policy of the server, of a tenant, of agents and of requests. All of them count, also those of the jobs
-above: the strictest permission that any of their patterns gives a tool is the one that holds, `deny` over `ask` over
-`auto`. Where several ask, the strictest approver holds: an operator over persons by their ids over the asker.
+Policies of the server, the tenant, agents, requests and parent jobs all apply: the strictest permission wins, `deny`
+over `ask` over `auto`, and the strictest approver: an operator over persons by id over the asker.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ class Permission(StrEnum):
 
 
 PolicyEntry: TypeAlias = str | Mapping[str, Sequence[str]]
-"""A permission; `ask:operator` and `ask:asker` name the approver, `{"ask": [ids]}` the persons who may approve."""
+"""A permission; `ask:operator` and `ask:asker` name the approver, `{"ask": [ids]}` the persons."""
 
 ToolPolicy: TypeAlias = Mapping[str, PolicyEntry]
-"""Permissions by patterns of tools' names."""
+"""Permissions by patterns of tool names."""
 
 _WORDS = ("auto", "ask", "ask:asker", "ask:operator", "deny")
 _MOST_APPROVERS = 100
@@ -50,7 +49,6 @@ POLICY_ENTRY_SCHEMA: Mapping[str, Any] = {
         },
     ]
 }
-"""The JSON Schema of an entry."""
 
 _STRICTNESS = tuple(Permission)
 _APPROVER_STRICTNESS = tuple(AskedOf)
@@ -59,7 +57,7 @@ _MAX_PATTERN = 200
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What policies say of a tool; of one that asks, `approver` is who approves: the asker, `ids`, or an operator."""
+    """The rule for a tool; with `ask`, `approver` is the asker, the `ids`, or an operator."""
 
     permission: Permission = Permission.AUTO
     approver: AskedOf = AskedOf.ASKER
@@ -67,14 +65,14 @@ class Rule:
 
     @classmethod
     def of(cls, entry: PolicyEntry, approver: AskedOf) -> Rule:
-        """Return the rule that an entry is; `approver` is meant by `ask` alone."""
+        """Return the rule of an entry; `approver` is that of a plain `ask`."""
         if not isinstance(entry, str):
             return cls(Permission.ASK, AskedOf.IDS, frozenset(entry["ask"]))
         word, _, named = entry.partition(":")
         return cls(Permission(word), AskedOf(named) if named else approver)
 
     def and_(self, other: Rule) -> Rule:
-        """Return the stricter of two rules; two lists of persons leave those of both, or an operator."""
+        """Return the stricter rule; of two lists of persons the common ones, or an operator."""
         if self.permission is not other.permission:
             return max(self, other, key=lambda rule: _STRICTNESS.index(rule.permission))
         if self.approver is not other.approver:
@@ -83,22 +81,19 @@ class Rule:
         return Rule(self.permission, self.approver if ids or not self.ids else AskedOf.OPERATOR, ids)
 
     def is_met_by(self, asked_of: AskedOf) -> bool:
-        """True where an approval that was asked of these still does: the policy may have become stricter since."""
+        """True if an approval by these still suffices: the policy may have become stricter."""
         order = _APPROVER_STRICTNESS
         return self.approver is AskedOf.ASKER or order.index(asked_of) >= order.index(self.approver)
 
     def to_entry(self) -> PolicyEntry:
-        """Return the entry that says this in the policy of an agent or a request."""
+        """Return the entry for the policy of an agent or a request."""
         if self.permission is not Permission.ASK or self.approver is AskedOf.ASKER:
             return str(self.permission)
         return {"ask": sorted(self.ids)} if self.approver is AskedOf.IDS else f"ask:{self.approver}"
 
 
 def rule_of(tool_name: str, policies: Iterable[ToolPolicy], *, of_operators: Iterable[ToolPolicy] = ()) -> Rule:
-    """Return what all policies say of a tool; `auto` where none of their patterns fits.
-
-    In those `of_operators`, the server's and a tenant's, `ask` means an operator, in the others the asker.
-    """
+    """Return the rule of all policies for a tool, `auto` by default; `ask` in `of_operators` means an operator."""
     found = Rule()
     for given, approver in ((of_operators, AskedOf.OPERATOR), (policies, AskedOf.ASKER)):
         for policy in given:
@@ -109,13 +104,13 @@ def rule_of(tool_name: str, policies: Iterable[ToolPolicy], *, of_operators: Ite
 
 
 def fits(pattern: str, tool_name: str) -> bool:
-    """Return whether a pattern means a tool, under any of its spellings (`web.fetch`, `web_fetch`)."""
+    """Return whether a pattern matches a tool in any spelling (`web.fetch`, `web_fetch`)."""
     folded = to_registry(pattern)
     return any(_matches(folded, name) for name in {tool_name, to_registry(tool_name)})
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Match by going back to the last star alone: time grows with the lengths' product, whatever the pattern."""
+    """Backtrack to the last star only, so time is bounded by the product of the lengths."""
     at, place, star, resumed = 0, 0, -1, 0
     while place < len(text):
         if at < len(pattern) and pattern[at] == "*":
@@ -131,7 +126,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def argument_digest(arguments: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of arguments, whatever the order of their keys: an approval holds for these alone."""
+    """Return the SHA-256 of arguments in sorted order: an approval is for these only."""
     return hashlib.sha256(encode(_in_order(arguments))).hexdigest()
 
 
@@ -142,10 +137,7 @@ def _in_order(value: Any) -> Any:
 
 
 def read_tool_policy(raw: Any) -> dict[str, Any]:
-    """Return a policy, from JSON text or a decoded object: `{"mail_*": "ask", "shell_*": "deny"}`.
-
-    Raises `ValueError` that names every defect by its pattern.
-    """
+    """Return a policy from JSON text or an object; raises `ValueError` naming every defect by pattern."""
     found = raw
     if isinstance(raw, str):
         try:
@@ -168,7 +160,7 @@ def read_tool_policy(raw: Any) -> dict[str, Any]:
 
 
 def read_policy_entry(raw: Any) -> PolicyEntry:
-    """Return what a policy says of one pattern; raises `ValueError`."""
+    """Return the entry of one pattern; raises `ValueError`."""
     if isinstance(raw, str) and raw in _WORDS:
         return raw
     ids = raw.get("ask") if isinstance(raw, Mapping) and len(raw) == 1 else None

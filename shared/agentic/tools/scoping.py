@@ -1,46 +1,34 @@
-"""User-scoped parameters: whom a tool acts for, which the engine says and no model.
+"""User-scoped parameters: tenant, user and conversation of the job, which the engine fills in.
 
-A tool names them. They stand in no schema that a model or a caller sees, what is given for them all the same is
-dropped, and the tool gets the tenant, the user and the conversation of the job that calls it.
+They are in no schema that models or callers see; values that these send are dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
+from planq.shared.agentic.tools.contract import ToolContext
+
 PARAMETER_OVERRIDE = "parameter_override"
-"""The kind of the event that tells of arguments that were dropped; it names them, not their values."""
+"""Event kind for dropped arguments; it names them without their values."""
 
 SUSPICIOUS_ARGUMENTS = "suspicious_arguments"
-"""The kind of the event that tells of arguments that look like code."""
+"""Event kind for arguments that look like code."""
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
-class CallScope(Protocol):
-    """Whom a call is made for; `ToolContext` is one. Empty where there is no user, or no conversation."""
-
-    @property
-    def tenant_id(self) -> str: ...
-
-    @property
-    def user_id(self) -> str: ...
-
-    @property
-    def conversation_id(self) -> str: ...
-
-
 def unscoped(arguments: Mapping[str, Any], user_scoped: Collection[str]) -> Mapping[str, Any]:
-    """Return arguments without those that are not the caller's to choose; the same object where there are none."""
+    """Return arguments without user-scoped ones; the same object if there are none."""
     if user_scoped and any(name in arguments for name in user_scoped):
         return {name: value for name, value in arguments.items() if name not in user_scoped}
     return arguments
 
 
 def unscoped_schema(schema: Mapping[str, Any], user_scoped: Collection[str]) -> dict[str, Any]:
-    """Return an input schema that neither names nor requires these properties."""
+    """Return an input schema without these properties."""
     properties, required = schema.get("properties"), schema.get("required")
     changed = dict(schema)
     if isinstance(properties, Mapping):
@@ -50,17 +38,14 @@ def unscoped_schema(schema: Mapping[str, Any], user_scoped: Collection[str]) -> 
     return changed
 
 
-def scoped_arguments(user_scoped: Collection[str], scope: CallScope) -> dict[str, str]:
-    """Return their values: of `tenant_id` and `conversation_id` what they say, of all others the user."""
+def scoped_arguments(user_scoped: Collection[str], scope: ToolContext) -> dict[str, str]:
+    """Return the parameters' values: tenant and conversation by name, the user for all others."""
     known = {"tenant_id": scope.tenant_id, "conversation_id": scope.conversation_id}
     return {name: known.get(name, scope.user_id) for name in user_scoped}
 
 
-def scope_headers(scope: CallScope) -> dict[str, str]:
-    """Return the HTTP headers that say whom a call is made for, without those that are empty.
-
-    Everything but visible ASCII characters is percent-encoded, and so is the percent sign.
-    """
+def scope_headers(scope: ToolContext) -> dict[str, str]:
+    """Return the HTTP headers of the caller that are not empty, percent-encoded to visible ASCII."""
     known = {
         "X-Tenant-ID": scope.tenant_id,
         "X-User-External-ID": scope.user_id,

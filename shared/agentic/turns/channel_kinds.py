@@ -1,4 +1,4 @@
-"""The kinds of channels that replies are sent to, and what distinguishes them."""
+"""The kinds of channels that send replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class ChannelKind(StrEnum):
-    """How replies of a channel leave the house. A channel without a kind has its replies fetched."""
+    """How a channel sends replies. Replies of a channel without a kind are fetched."""
 
     WEBHOOK = "webhook"  # a signed post to an address of the tenant
     TELEGRAM = "telegram"  # a bot
@@ -16,11 +16,11 @@ class ChannelKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindTraits:
-    """What other parts of planq need to know of a kind.
+    """Properties of a kind for other parts of planq.
 
-    Its system posts to paths below `/webhooks/` that the pattern `inbound` matches, and proves the channel there by a
-    secret. `config` names the fields of its configuration. A receiver that `knows_repeats` recognizes a repeat by its
-    id: nothing is doubtful there, it is sent again. A tenant has one channel of a kind that `is_single`, of its name.
+    Its system posts to paths below `/webhooks/` that match `inbound`, with the channel's secret. `config` names its
+    fields.
+    If the receiver `knows_repeats` by id, an uncertain delivery is sent again. `is_single`: one channel per tenant.
     """
 
     inbound: str
@@ -37,4 +37,4 @@ KINDS: Mapping[ChannelKind, KindTraits] = {
 }
 
 DEFAULT_CHANNELS = ("api", "web", *(str(kind) for kind, traits in KINDS.items() if traits.is_single))
-"""The channels of a tenant whose configuration names none."""
+"""Channels of a tenant without configured ones."""

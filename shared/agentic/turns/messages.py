@@ -1,7 +1,8 @@
-"""The words for what stands in a conversation.
+"""The vocabulary of conversations.
 
-A conversation is the thread of one person on one channel of a tenant. What is said and done there is a row each, in
-one order; a turn is an inbound message, the calls that its job made, and the outbound message that answers it.
+A conversation is the thread of one person on one channel, a row per message or call in one order. A turn is an
+inbound
+message, the calls of its job, and the outbound answer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from planq.shared.agentic.turns.speakers import Speaker
 
 
 class HistoryForm(StrEnum):
-    """How a job that is no turn is shown a conversation."""
+    """How a job outside the conversation sees it."""
 
     FULL = "full"  # as a turn is
     SUMMARY = "summary"  # by what each message begins with
@@ -24,7 +25,7 @@ class HistoryForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShownHistory:
-    """What a job that is no turn is shown of a conversation: the turns `before` one of them."""
+    """The conversation's turns `before` one of them, as a job outside it sees them."""
 
     conversation_id: UUID
     before: int
@@ -36,7 +37,7 @@ class ShownHistory:
 
 
 class Policy(StrEnum):
-    """What becomes of a message that arrives while a job of its conversation has not ended."""
+    """What happens to a message that arrives while a job of its conversation runs."""
 
     QUEUE = "queue"  # its job begins when those before it have ended
     REJECT = "reject"  # it is refused, and nothing is stored
@@ -45,7 +46,7 @@ class Policy(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which way a row went: to us, from us, or neither."""
+    """Direction of a row: to planq, from planq, or neither."""
 
     INBOUND = "inbound"
     OUTBOUND = "outbound"
@@ -53,7 +54,7 @@ class Direction(StrEnum):
 
 
 class MessageKind(StrEnum):
-    """What a row is: words, or the call of a tool and its response, which share the call's id."""
+    """Kind of a row: a message, or a tool's call and response, which share the call's id."""
 
     MESSAGE = "message"
     TOOL_CALL = "tool_call"
@@ -61,7 +62,7 @@ class MessageKind(StrEnum):
 
 
 class MessageStatus(StrEnum):
-    """What has become of a row."""
+    """State of a row."""
 
     RECEIVED = "received"  # its job has not ended
     MERGING = "merging"  # it waits for the next planning of the job that runs
@@ -71,10 +72,10 @@ class MessageStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HistoryMessage:
-    """One row of a conversation, as the turns after it see it.
+    """One row of a conversation, as later turns see it.
 
-    `content` of a tool's call is `{"id", "name", "arguments"}`, that of its response `{"id", "name", "output"}` or
-    `{"id", "name", "error"}`. `speaker` is whose message it is, `present` whose the turn is that sees it.
+    `content` of a call is `{"id", "name", "arguments"}`, of a response `{"id", "name", "output"}` or `{…, "error"}`.
+    `speaker` wrote it, `present` wrote the turn that sees it.
     """
 
     sequence: int
@@ -88,4 +89,4 @@ class HistoryMessage:
 
 
 Turns: TypeAlias = Sequence[HistoryMessage]
-"""Rows of a conversation as they are shown, newest first."""
+"""Rows of a conversation, newest first."""

@@ -1,7 +1,7 @@
-"""Who says what in a conversation: how a model is shown it where several people write, or a reminder speaks.
+"""The speaker of each message, as a model sees it if several people write, or a reminder.
 
-A name is chosen by whom it names, and an id by the channel. Both stand as JSON on a line of their own, short, of
-letters and digits, and within tags that no text can close. docs/conversations.md says what a model sees.
+Names come from people and ids from channels: both are short JSON of plain characters on an own line, within tags that
+no text can close (docs/conversations.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNUSUAL = re.compile(r"[^\w .,@+'-]")
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who has written a message, or to whom the reminder belongs that speaks in their place."""
+    """The writer of a message, or the owner of the reminder that replaces it."""
 
     person: str
     name: str | None = None
@@ -29,27 +29,27 @@ class Speaker:
 
     @classmethod
     def of(cls, person: str, content: Any, metadata: Any) -> Speaker:
-        """Return who has written a message of which `content` and `metadata` are stored."""
+        """Return the writer of a message with this stored `content` and `metadata`."""
         sender = content.get("from") if isinstance(content, Mapping) else None
         name = sender.get("display_name") if isinstance(sender, Mapping) else None
         is_reminder = content is None and isinstance(metadata, Mapping) and "schedule" in metadata
         return cls(person, name if isinstance(name, str) else None, is_reminder)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a model is told of them; two people are never told alike."""
+        """Return the speaker for a model, unique per person."""
         name = _plain(self.name or "", _MAX_NAME_CHARS)
         named = {"name": name} if name and not injection_kinds(name) else {}
         return {"id": _id(self.person), **named, **({"reminder": True} if self.is_reminder else {})}
 
 
 def are_told(speakers: Iterable[Speaker]) -> bool:
-    """Whether a model has to be told who speaks: there are several, or a reminder does."""
+    """Whether a model needs to know the speakers: several people, or a reminder."""
     found = list(speakers)
     return len({one.person for one in found}) > 1 or any(one.is_reminder for one in found)
 
 
 def as_said(text: str, speaker: Speaker) -> str:
-    """Return a text with who has written it, between tags whose id is a digest of both."""
+    """Return a text with its speaker, in tags with a digest of both."""
     shown = f"{json.dumps(speaker.to_json(), ensure_ascii=False)}\n{text}"
     digest = hashlib.sha256(shown.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"<message-{digest}>\n{shown}\n</message-{digest}>"

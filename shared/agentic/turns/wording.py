@@ -1,7 +1,6 @@
-"""What stands in texts of people and of models: control characters, attempts to steer a model, code in arguments.
+"""Control characters, prompt injections and code in texts and arguments (docs/decisions.md, D41).
 
-Pure. Finding something never blocks anything: these texts are data wherever they go, and what is found here is
-recorded for people. Patterns know common English spellings and nothing more (docs/decisions.md, D41).
+Findings never block anything: they are recorded for people. Patterns know common English spellings only.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import Any
 from planq.shared.platform.errors import storable
 
 MAX_TEXT_CHARS = 10_000
-"""Longest text of a message; what is longer is cut."""
+"""Maximum length of a message; longer ones are cut."""
 
 TRUNCATED = "... [truncated]"
-"""What stands at the end of a text that was cut."""
+"""End of a text that was cut."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
@@ -25,20 +24,13 @@ _SPACE = re.compile(r"\s+")
 
 
 def sanitized(text: str) -> str:
-    """Return a text without control characters, save tab and ends of lines, of at most `MAX_TEXT_CHARS` characters.
-
-    A longer one is cut and ends with `TRUNCATED`. What cannot be stored becomes U+FFFD; everything else stays as it
-    is: scripts that run from right to left, emoji, what looks like an instruction.
-    """
+    """Return storable text without control characters but tab and line ends, cut at `MAX_TEXT_CHARS`."""
     kept = _CONTROL.sub("", storable(text.replace("\x00", "")))
     return kept if len(kept) <= MAX_TEXT_CHARS else kept[:MAX_TEXT_CHARS] + TRUNCATED
 
 
 def as_read(text: str) -> str:
-    """Return a text as patterns read it: compatibility forms unified, lower case, one blank for any white space.
-
-    Letters of full width and characters that nobody sees would else hide a word.
-    """
+    """Normalize a text for patterns: full-width letters or invisible characters could hide a word."""
     return _SPACE.sub(" ", _UNSEEN.sub("", unicodedata.normalize("NFKC", text))).lower()
 
 
@@ -68,7 +60,7 @@ _INJECTIONS: Mapping[str, re.Pattern[str]] = {
 
 
 def injection_kinds(text: str) -> list[str]:
-    """Return which kinds of attempts to steer the model a text holds, each once; most texts hold none."""
+    """Return the kinds of prompt injection in a text, each once."""
     read = as_read(text)
     return [kind for kind, pattern in _INJECTIONS.items() if pattern.search(read)]
 
@@ -79,10 +71,7 @@ _SQL = re.compile(
 
 
 def suspicious_arguments(arguments: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each text in a call's arguments that looks like code; it names the place, not the text.
-
-    The tool that is called decides what its arguments may be: this is for people who look at events.
-    """
+    """Return a sentence, with the place only, for each argument text that looks like SQL."""
     return [
         f"Suspicious SQL pattern in {'.'.join(path)}"
         for path, text in _texts(arguments, ())
@@ -91,7 +80,7 @@ def suspicious_arguments(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield every text in decoded JSON with its path, without recursion: arguments may be nested deeply."""
+    """Yield every text in decoded JSON with its path, without recursion."""
     left = [(path, value)]
     while left:
         place, found = left.pop()

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.agentic.agents.checks import NamedAgent
 from planq.shared.agentic.models.input_parts import check_reads_parts
 from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind, Policy, Turns
 from planq.shared.agentic.turns.speakers import Speaker

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from planq.shared.agentic.agents.naming import NAMED_AGENT, NamedAgent, read_named_agent
+from planq.shared.agentic.agents.checks import NAMED_AGENT, NamedAgent, read_named_agent
 from planq.shared.agentic.models.ending import OnIncomplete
 from planq.shared.agentic.models.names import MODEL_PATTERN, check_model_name
 from planq.shared.agentic.plan.document import WHOLE

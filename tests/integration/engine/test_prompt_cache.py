@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planq.shared.agentic.models.names import Provider
-from planq.shared.agentic.models.own_prices import OwnPrice
+from planq.shared.agentic.models.prices import OwnPrice
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.states import Strategy
 from planq.shared.subjects.metrics.store import TallyStore

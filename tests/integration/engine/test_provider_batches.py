@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from planq.shared.agentic.models.own_prices import OwnPrice
+from planq.shared.agentic.models.prices import OwnPrice
 from planq.shared.kernel.limits import Limits
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority, Strategy

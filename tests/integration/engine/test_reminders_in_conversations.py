@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.agentic.agents.checks import NamedAgent
 from planq.shared.agentic.models.exchange import ToolCallRequest
 from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.agentic.turns.messages import Policy

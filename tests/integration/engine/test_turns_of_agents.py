@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.agentic.agents.checks import NamedAgent
 from planq.shared.kernel.states import Strategy
 from planq.worker.tools.declare import tool
 from tests.integration.engine.test_conversations import note, says

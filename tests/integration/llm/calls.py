@@ -65,7 +65,7 @@ def settings_for(dialect: Dialect, server: WireServer, **changes: Any) -> ModelS
 
 def warm(temperature: float) -> SettingsOfModels:
     """Return an operator's settings that give every model a temperature."""
-    return SettingsOfModels({"*": CallSettings(temperature=temperature)})
+    return {"*": CallSettings(temperature=temperature)}
 
 
 def ask_for(dialect: Dialect) -> Ask:

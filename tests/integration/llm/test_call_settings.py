@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.agentic.models.call_settings import AgentCallSettings, CallSettings, SettingsOfModels
+from planq.shared.agentic.models.call_settings import AgentCallSettings, CallSettings
 from planq.shared.agentic.models.exchange import Ask
 from planq.worker.models.gateway import ModelGateway
 from planq.worker.models.settings import ModelSettings
@@ -45,7 +45,7 @@ SENT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("dialect", [OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC], ids=repr)
 def test_an_agents_settings_win_over_those_of_its_model(server: WireServer, dialect: Dialect) -> None:
     place = dialect.model.partition(":")[0]
-    settings = settings_for(dialect, server, of_models=SettingsOfModels({f"{place}:*": OF_MODEL}))
+    settings = settings_for(dialect, server, of_models={f"{place}:*": OF_MODEL})
 
     request = planned(server, dialect, settings, replace(ask_for(dialect), settings=OF_AGENT))
 
@@ -57,7 +57,7 @@ def test_an_agents_settings_win_over_those_of_its_model(server: WireServer, dial
 
 
 def test_google_gets_them_in_its_own_form(server: WireServer) -> None:
-    settings = settings_for(GOOGLE, server, of_models=SettingsOfModels({"google:*": OF_MODEL}))
+    settings = settings_for(GOOGLE, server, of_models={"google:*": OF_MODEL})
 
     request = planned(server, GOOGLE, settings, replace(ask_for(GOOGLE), settings=OF_AGENT))
 

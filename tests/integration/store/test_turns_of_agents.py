@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.agentic.agents.checks import NamedAgent
 from planq.shared.agentic.turns.messages import Policy
 from planq.shared.kernel.states import Strategy
 from planq.shared.kernel.wakes import Wake

@@ -14,7 +14,8 @@ from planq.shared.agentic.models.call_settings import (
     OWN_HEADERS,
     AgentCallSettings,
     CallSettings,
-    SettingsOfModels,
+    checked_settings,
+    settings_of,
 )
 
 FULL: dict[str, Any] = {
@@ -100,10 +101,10 @@ def test_a_models_settings_are_those_of_its_name_and_of_its_beginnings() -> None
         "openai:*": CallSettings(seed=2, top_p=0.2),
         "openai:gpt-5-mini": CallSettings(max_tokens=4),
     }
-    found = SettingsOfModels(SettingsOfModels.checked(given)).of("openai:gpt-5-mini")
+    found = settings_of("openai:gpt-5-mini", checked_settings(given))
 
     assert (found.seed, found.top_p, found.max_tokens) == (3, 0.2, 4)
-    assert SettingsOfModels(given).of("mistral:large").seed == 1
-    assert SettingsOfModels.none().of("openai:x") == CallSettings()
+    assert settings_of("mistral:large", given).seed == 1
+    assert settings_of("openai:x", {}) == CallSettings()
     with pytest.raises(ValueError, match="expected names of models"):
-        SettingsOfModels.checked({"gpt-5": CallSettings()})
+        checked_settings({"gpt-5": CallSettings()})

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from planq.shared.agentic.rounds.expressions import expression_defect
-from planq.shared.agentic.rounds.workflow import import_workflow
-from planq.shared.agentic.rounds.workflow_expressions import (
+from planq.shared.agentic.rounds.workflow import (
     NotExpressible,
     WorkflowNames,
     as_jmespath,
+    import_workflow,
     translated_text,
 )
 from planq.shared.platform.errors import InvalidRequest

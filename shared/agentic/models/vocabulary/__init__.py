@@ -1,8 +1,4 @@
-"""Counting tokens as the encoding cl100k_base does, with a vocabulary of our own: nothing is fetched at run time.
-
-tiktoken would download the vocabulary at its first use. The file beside this module is the same, compressed; a test
-holds it to the digest that tiktoken expects.
-"""
+"""Count tokens like the encoding cl100k_base; tiktoken would download the vocabulary that is stored here."""
 
 from __future__ import annotations
 
@@ -19,11 +15,11 @@ _SPLIT = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
     r"|\s+(?!\S)|\s"
 )
-"""The encoding's rule for words, as tiktoken 0.14 has it."""
+"""The encoding's rule for words (tiktoken 0.14)."""
 
 
 def vocabulary() -> bytes:
-    """Return the vocabulary, a line for each token: its bytes in base64, and its rank."""
+    """Return the vocabulary: per line a token in base64 and its rank."""
     packed = resources.files(__name__).joinpath("cl100k_base.tiktoken.gz").read_bytes()
     return gzip.decompress(packed)
 
@@ -37,5 +33,5 @@ def _encoding() -> tiktoken.Encoding:
 
 
 def count_tokens(text: str) -> int:
-    """Return how many tokens a text has; what looks like a special token is text. Slow the first time (0.2 s)."""
+    """Return the number of tokens; special tokens count as text. The first call takes 0.2 s."""
     return len(_encoding().encode_ordinary(text))
