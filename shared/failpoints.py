@@ -1,14 +1,12 @@
-"""Points at which a process dies or stands still on purpose, so that a test can be there. No setting for users.
+"""Points at which a process dies or stops on purpose, for tests. No setting for users.
 
-    PLANQ_FAILPOINT=store.succeed_step:after            the process ends, exit code 137, once the method has returned
-    PLANQ_FAILPOINT=publisher.publish:before@3          … before the method is called for the third time
-    PLANQ_FAILPOINT=store.claim:after=hold:FOLDER  FOLDER/held appears; the call goes on once FOLDER/go exists
+    PLANQ_FAILPOINT=store.succeed_step:after        the process exits with 137 after the method
+    PLANQ_FAILPOINT=publisher.publish:before@3      … before its third call
+    PLANQ_FAILPOINT=store.claim:after=hold:FOLDER   writes FOLDER/held, and goes on once FOLDER/go exists
 
-A point is an edge of a port's method: what lies between two of them is one statement, one commit or one message, so
-these are all the places where a death can leave something half done. The names come from the contracts themselves:
-a method that is added to a port is a point at once, and `tests/faults` fails until a test dies there. Composition
-roots hand their objects to `Failpoints.around`, which replaces the one method that is armed, on the object itself:
-no proxy has to repeat a port's methods, and where nothing is armed nothing stands in the hot path.
+A point is an edge of a port's method: between two of them is one statement, commit or message, so a death elsewhere
+leaves nothing half done. Names come from the contracts; `tests/faults` fails for a new method without a test.
+`Failpoints.around` replaces the armed method on the object itself, so unarmed code pays nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from planq.shared.platform.errors import Misconfigured
 VARIABLE = "PLANQ_FAILPOINT"
 
 EXIT_CODE = 137
-"""What a shell reports of a process that was killed; a real kill shows as -9 to the parent, so the two differ."""
+"""A shell's code for a killed process; the parent of a really killed one sees -9."""
 
 EDGES = ("before", "after")
 
@@ -42,19 +40,19 @@ T = TypeVar("T")
 
 
 def methods(contract: type) -> frozenset[str]:
-    """Return the names of the public methods that a Protocol or class declares, its bases included."""
+    """Return the public methods of a Protocol or class and its bases."""
     found = inspect.getmembers(contract, inspect.isfunction)
     return frozenset(name for name, _ in found if not name.startswith("_"))
 
 
 def point_names(contracts: Mapping[str, Collection[str]]) -> list[str]:
-    """Return every point of a process whose ports are `contracts` (port name to method names)."""
+    """Return every point of a process with these `contracts` (port to methods)."""
     return [f"{port}.{method}:{edge}" for port in contracts for method in sorted(contracts[port]) for edge in EDGES]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One armed point; `folder` is None where the process is to die, else where it says that it stands still."""
+    """One armed point; `folder` None: the process dies."""
 
     port: str
     method: str
@@ -64,7 +62,7 @@ class Point:
 
 
 class Failpoints:
-    """The point of this process that is armed, if any; counts how often it was reached. Safe from any thread."""
+    """The armed point of this process, if any, and its hits; thread-safe."""
 
     def __init__(self, point: Point | None = None) -> None:
         self._point = point
@@ -73,7 +71,7 @@ class Failpoints:
 
     @classmethod
     def load(cls, env: Mapping[str, str], contracts: Mapping[str, Collection[str]]) -> Failpoints:
-        """Read the environment; raises `Misconfigured` for a name that this process does not have."""
+        """Read the environment; raises `Misconfigured` for an unknown point."""
         text = env.get(VARIABLE, "")
         if not text:
             return cls()
@@ -88,7 +86,7 @@ class Failpoints:
         return cls(Point(parsed[1], parsed[2], parsed[3], int(parsed[4] or 1), folder))
 
     def around(self, port: str, behind: T) -> T:
-        """Return the object that stands behind a port; where one of the port's points is armed, with that method."""
+        """Return the object behind a port, with its armed method replaced."""
         point = self._point
         if point is not None and point.port == port:
             method = getattr(behind, point.method, None)  # not every tool gathers or finds out
@@ -97,7 +95,7 @@ class Failpoints:
         return behind
 
     def around_tools(self, port: str, toolbox: Toolbox) -> Toolbox:
-        """Return a toolbox whose tools are armed as `around` does it, or itself where none of their points is."""
+        """Return a toolbox whose tools are armed like `around`, or itself."""
         if self._point is None or self._point.port != port:
             return toolbox
         return _ArmedToolbox(toolbox, lambda tool: self.around(port, tool))
@@ -132,7 +130,7 @@ class Failpoints:
 
 
 async def _stand_still_on_loop(point: Point) -> None:
-    """Die, or stand still without holding up what else runs on the loop."""
+    """Die, or wait without blocking the loop."""
     go = _arrived(point) / "go"
     # On the loop, not in a thread: a call that is cancelled here must leave nothing behind that still waits.
     while True:
@@ -156,7 +154,7 @@ def _arrived(point: Point) -> Path:
 
 
 class _ArmedToolbox:
-    """A `Toolbox` that arms each tool when it is asked for: tools of MCP servers come later than the toolbox."""
+    """Arms each tool in `find`: tools of MCP servers arrive later than the toolbox."""
 
     def __init__(self, toolbox: Toolbox, arm: Callable[[Tool], Tool]) -> None:
         self._toolbox = toolbox

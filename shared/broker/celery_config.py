@@ -1,4 +1,4 @@
-"""Celery's settings, each with its reason. The database is the truth; Celery carries wake-ups and nothing else."""
+"""Celery's settings, each with its reason. Celery carries wake-ups only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN_EXCHANGES = {
     "event_exchange": f"{names.PREFIX}ev",
     "event_queue_prefix": f"{names.PREFIX}ev",
 }
-"""Where remote control and events go: `celery -A shop control shutdown` on the same server is not for our workers."""
+"""Own exchanges, so `celery -A shop control shutdown` on the same server does not reach planq's workers."""
 
 
 def is_redis(broker_url: str) -> bool:
@@ -25,7 +25,7 @@ def is_redis(broker_url: str) -> bool:
 
 
 def transport_options(broker_url: str, prefix: str = "") -> dict[str, Any]:
-    """Return the options of the broker's transport; on Redis all names there begin with `prefix`."""
+    """Return the transport's options; on Redis all names begin with `prefix`."""
     if not is_redis(broker_url):
         return {"confirm_publish": True}  # a publish that the broker did not take must not look like one that it took
     return {
@@ -43,7 +43,7 @@ def transport_options(broker_url: str, prefix: str = "") -> dict[str, Any]:
 
 
 def create_celery(broker_url: str, *, prefix: str = "") -> Celery:
-    """Return a Celery application for a broker, where its names begin with `prefix`; opens no connection."""
+    """Return a Celery application without opening a connection; names begin with `prefix`."""
     app = Celery("planq", broker=hardened(broker_url), backend=None, set_as_current=False)
     app.conf.update(
         task_ignore_result=True,  # results live in the database
@@ -83,7 +83,7 @@ def create_celery(broker_url: str, *, prefix: str = "") -> Celery:
 
 
 def known_queue(app: Celery, name: str) -> Queue:
-    """Return a queue of an application; that of a pool of which it has not heard before is added."""
+    """Return a queue of an application; an unknown one is added."""
     queues = app.amqp.queues
     if name not in queues:
         queues.add(Queue(name, routing_key=name))

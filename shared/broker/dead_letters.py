@@ -1,7 +1,6 @@
-"""Messages that are no wake-ups, kept at the broker with the reason, in one list that is bounded.
+"""Messages that are no wake-ups, kept at the broker with the reason, in a bounded list (RabbitMQ: a queue).
 
-On Redis it is a list, on RabbitMQ a queue that drops its oldest message. Nothing is lost with one of them: a wake-up
-that is missing is published again by the sweeper.
+None of them is needed: the sweeper publishes missing wake-ups again.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from planq.shared.broker.transport import LONGEST_CHARS, Channel
 _log = logging.getLogger("planq.broker")
 
 MOST_LETTERS = 1_000
-"""Letters that are kept, each with `LONGEST_CHARS` of its message: some megabytes at most. The oldest go first."""
+"""Maximum letters, each with at most `LONGEST_CHARS`: some megabytes. The oldest are dropped."""
 
 _PATIENCE_SECONDS = 5.0
 _REASON_CHARS = 500
 
 _MOST_WAITING = MOST_LETTERS
-"""Letters that wait in a worker for the broker; more are only counted."""
+"""Maximum letters that wait in a worker for the broker; more are only counted."""
 
 _LENGTH = {"x-max-length": MOST_LETTERS, "x-overflow": "drop-head"}
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was no wake-up: when it was taken (ISO 8601, UTC), from which queue, why, and how it began."""
+    """A message that was no wake-up: when (ISO 8601, UTC), from which queue, why, and its beginning."""
 
     at: str
     queue: str
@@ -54,7 +53,7 @@ class DeadLetter:
 
     @classmethod
     def read(cls, text: str | bytes) -> DeadLetter:
-        """Return a letter as it was kept; what else stands in the list is shown as not written by planq."""
+        """Return a stored letter; an entry of another program says so."""
         try:
             document = json.loads(text)
             return cls(**{field.name: str(document[field.name]) for field in fields(cls)})
@@ -64,14 +63,14 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The list, over a connection of its own; for one thread. Each call raises what the broker's client raises."""
+    """The list over an own connection, for one thread. Each call raises what the broker's client raises."""
 
     def __init__(self, app: Celery) -> None:
-        """Raises `Misconfigured` when the broker's URL cannot be read."""
+        """Raises `Misconfigured` if the broker's URL cannot be read."""
         self._connection: Connection = patient_connection(app, _PATIENCE_SECONDS)
 
     def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Append letters; the oldest ones beyond `MOST_LETTERS` go."""
+        """Append letters; the oldest ones above `MOST_LETTERS` are dropped."""
         texts = [json.dumps(asdict(letter)) for letter in letters[-MOST_LETTERS:]]
         with self._opened() as channel:
             if isinstance(channel, Channel):
@@ -90,7 +89,7 @@ class DeadLetters:
                 )
 
     def list(self, limit: int) -> list[DeadLetter]:
-        """Return the newest letters, the newest first; they stay where they are."""
+        """Return the newest letters, newest first, without removing them."""
         with self._opened() as channel:
             if isinstance(channel, Channel):
                 with channel.conn_or_acquire() as client:
@@ -107,14 +106,14 @@ class DeadLetters:
             return message_count(self._connection, channel, names.DEAD_LETTERS) or 0
 
     def drop(self) -> int:
-        """Remove all letters; returns how many there were."""
+        """Remove all letters; returns the count."""
         with self._opened() as channel:
             if not isinstance(channel, Channel):
                 self._declare(channel)
             return int(channel.queue_purge(names.DEAD_LETTERS) or 0)
 
     def close(self) -> None:
-        """Give the connection up; it is opened again by the next call. Idempotent."""
+        """Close the connection; the next call opens it again."""
         self._connection.collect()
 
     def _opened(self) -> Any:
@@ -126,10 +125,7 @@ class DeadLetters:
 
 
 class DeadLetterWriter:
-    """Takes letters from a worker's consumer and writes them from a thread of its own, which the first one starts.
-
-    The consumer never waits for it: while the broker is away letters gather, up to a bound.
-    """
+    """Writes letters from a thread, which the first one starts; the consumer never waits for the broker."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -139,7 +135,7 @@ class DeadLetterWriter:
         """How many messages were no wake-ups since the start, as a heartbeat reports it."""
 
     def put(self, queue_name: str, message: Any, reason: str) -> None:
-        """Count a message, and keep it with the reason; call it from one thread."""
+        """Count a message and store it with the reason; call it from one thread."""
         self.counts["dead_letter",] += 1
         try:
             self._inbox.put_nowait(DeadLetter.of(queue_name, message, reason))

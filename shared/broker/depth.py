@@ -1,7 +1,6 @@
-"""Looking at the broker with little patience: whether it takes wake-ups, and how many messages wait in its queues.
+"""Ask the broker with short timeouts whether it takes wake-ups, and how many wait in its queues.
 
-Works with every transport that answers a passive declaration with a count (AMQP, and kombu's Redis). `BrokerQueues`
-is the port `Queues`.
+Works with transports that answer a passive declaration with a count (AMQP, kombu's Redis).
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ _log = logging.getLogger("planq.broker")
 
 _PATIENCE_SECONDS = 2.0
 _NO_SUCH_QUEUE = "404"
-"""AMQP's reply code; on Redis a queue without messages does not exist."""
+"""AMQP's reply code; on Redis an empty queue does not exist."""
 
 _REPLY_CHARS = 300
 
 
 def patient_connection(app: Celery, patience_seconds: float) -> Connection:
-    """Return a connection, not yet open, that waits so long for each answer; raises `Misconfigured` for a bad URL."""
+    """Return an unopened connection with this timeout; raises `Misconfigured` for a bad URL."""
     try:
         connection = app.connection_for_write(connect_timeout=patience_seconds)
         if "socket_timeout" in connection.transport_options:  # the Redis protocol
@@ -46,10 +45,7 @@ def open_once(connection: Connection, patience_seconds: float) -> None:
 
 
 def require_service(connection: Connection, patience_seconds: float) -> None:
-    """Raise what the broker's client raises unless it takes connections and, on Redis, a wake-up for every queue.
-
-    A Redis that cannot write to its disk, lacks memory or replicas, or is a replica itself still takes connections.
-    """
+    """Raise the client's error unless the broker takes connections and, on Redis, writes for every queue."""
     open_once(connection, patience_seconds)
     channel = connection.default_channel
     if isinstance(channel, Channel):
@@ -57,7 +53,7 @@ def require_service(connection: Connection, patience_seconds: float) -> None:
 
 
 def reply_of(error: BaseException) -> str | None:
-    """Return the error reply of a Redis server behind an exception, its code first; None where there is none."""
+    """Return the Redis server's error reply behind an exception, its code first; None without one."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, redis.ResponseError):
         cause = cause.__cause__ or cause.__context__
@@ -70,10 +66,9 @@ def reply_of(error: BaseException) -> str | None:
 
 
 def message_count(connection: Connection, channel: Any, queue: str) -> int | None:
-    """Return how many messages wait in a queue, 0 where nobody declared it; None when the broker refuses.
+    """Return a queue's messages, 0 for an undeclared one; None if the broker refuses.
 
-    The `channel` of `connection` can be asked again after each of these: a passive declaration of what is not there
-    closes it (AMQP 0-9-1), and py-amqp then opens it again.
+    The channel stays usable: a failed passive declaration closes it (AMQP 0-9-1), and py-amqp opens it again.
     """
     try:
         return int(channel.queue_declare(queue=queue, passive=True).message_count)
@@ -88,10 +83,7 @@ def waiting_count(connection: Connection, channel: Any, queue: WakeQueue) -> int
 
 
 class BrokerQueues:
-    """Counts messages over a connection and a channel of its own, which are given up at the first fault.
-
-    On Redis a channel is a connection pool of its own, a socket, and some hundred objects that refer to each other.
-    """
+    """Counts messages over an own connection and channel, which are closed at the first error."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -107,16 +99,13 @@ class BrokerQueues:
         done, _ = await asyncio.wait([self._asking], timeout=_PATIENCE_SECONDS)
         return self._asking.result() if done else ()
 
-    def close(self) -> None:
-        self._give_up()
-
     def _empty(self, queues: tuple[WakeQueue, ...]) -> Collection[WakeQueue]:
         try:
             connection, channel = self._opened()
             return [queue for queue in queues if waiting_count(connection, channel, queue) == 0]
         except Exception as error:  # every client library has errors of its own here; all mean "not known"
             _log.warning("queues_not_counted", extra={"cause": reply_of(error) or repr(error)})
-            self._give_up()
+            self.close()
             return ()
 
     def _opened(self) -> tuple[Connection, Any]:
@@ -127,7 +116,7 @@ class BrokerQueues:
             self._channel = self._connection.channel()
         return self._connection, self._channel
 
-    def _give_up(self) -> None:
+    def close(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
             connection.collect()

@@ -1,9 +1,8 @@
-"""In which of a queue's lists at the broker a wake-up waits, so that no tenant stands behind a flood of another.
+"""Which of a queue's lists a tenant's wake-up waits in, so a flood of one tenant does not delay the others.
 
-A queue for what somebody waits for has several lists (`names.lists`), and workers take from them in turn. A tenant
-keeps to one of two, which its name says: to the one where others have put less of late. So one that floods fills a
-list, those whom it would keep waiting leave that list, and nobody has to know how many messages wait anywhere. Each
-process goes by what it has seen itself. A wake-up in the wrong list waits for longer, and no more than that.
+Workers take from the lists in turn. A tenant uses one of two lists, given by its name: the one where this process has
+seen fewer wake-ups of others lately. So the others leave the list that one tenant floods. A wake-up in the wrong list
+only waits longer.
 """
 
 from __future__ import annotations
@@ -22,10 +21,7 @@ _HALF_LIFE_SECONDS = 30.0
 
 
 class TenantLists:
-    """What this process has seen of late, by list and tenant; callable from any thread.
-
-    A single tenant, `default`, has the first list of each queue for itself, and is not counted.
-    """
+    """Recent wake-ups by list and tenant; thread-safe. The tenant `default` always has the first list."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -39,13 +35,13 @@ class TenantLists:
             self.know(names.queue(one))
 
     def know(self, queue: str) -> tuple[str, ...]:
-        """Return the lists of a queue; from now on wake-ups that come from them are counted."""
+        """Return the lists of a queue, whose wake-ups are counted from now on."""
         lists = self._lists[queue] = names.lists(names.queue_named(queue))
         self._names.update(lists)
         return lists
 
     def choose(self, queue: str, tenant: str) -> str:
-        """Return in which list of a queue the next wake-up of a tenant waits, and count it."""
+        """Return the list for the tenant's next wake-up, and count it."""
         first, *others = self._lists.get(queue) or self.know(queue)
         if not others or tenant in ("", TENANT):
             return first
@@ -59,7 +55,7 @@ class TenantLists:
         return chosen
 
     def note(self, name: str, tenant: str) -> None:
-        """Count a wake-up of a tenant that came from a list of a queue that is known here."""
+        """Count a wake-up that came from a list of a known queue."""
         if tenant not in ("", TENANT) and name in self._names:
             with self._lock:
                 self._fade()

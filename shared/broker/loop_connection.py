@@ -1,11 +1,11 @@
-"""A connection to a broker of the Redis protocol that an event loop writes to by itself.
+"""A connection to a Redis-protocol broker that an event loop writes to itself.
 
-A thread that publishes has to win the interpreter's lock from the loop that has just asked it to, which takes longer
-than all the rest. The command of a wake-up fits into the buffer of a socket: so the loop can write it without ever
-waiting, and hears of the reply as of everything else.
+A publishing thread has to win the interpreter's lock from the loop that has just called it, which takes longer than
+the rest. A wake-up fits into the socket's buffer, so the loop can write it without waiting.
 
-This connects nothing and repairs nothing. It gets a socket on which somebody has logged in, and gives back what was
-not taken as soon as anything is out of the ordinary: an error reply, an end, a server that is silent.
+This module neither connects nor repairs: it gets a logged-in socket, and at the first irregularity (an error reply,
+an
+end, silence) returns what was not confirmed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ_BYTES = 65_536
 
 @dataclass(slots=True)
 class _PendingReply(Generic[Written]):
-    """What was written and is not answered: `left` replies are to come, the last one by `until`."""
+    """A written item: `left` replies are missing, the last is due at `until`."""
 
     item: Written
     left: int
@@ -33,7 +33,7 @@ class _PendingReply(Generic[Written]):
 
 
 class LoopConnection(Generic[Written]):
-    """Writes commands whose reply is a number, on one loop; call all but `abandon` there."""
+    """Writes commands with numeric replies, on one loop; only `abandon` may be called elsewhere."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class LoopConnection(Generic[Written]):
         lost: Callable[[Sequence[Written]], None],
         silent_seconds: float,
     ) -> None:
-        """Every item that is written comes back once: to `taken`, or, when the connection is given up, to `lost`.
+        """Every written item returns once: to `taken`, or to `lost` when the connection ends.
 
-        What is lost may have been carried out all the same. `lost` is called once, also when nothing was under way;
-        no reply for so many seconds is a loss.
+        A lost item may have been carried out. `lost` is called once, even without items; `silent_seconds` without a
+        reply end the connection.
         """
         self.loop = loop
         self._socket = connected
@@ -62,7 +62,7 @@ class LoopConnection(Generic[Written]):
         loop.add_reader(connected.fileno(), self._read)
 
     def write(self, item: Written, commands: Sequence[bytes]) -> None:
-        """Write commands, at least one, together with all others of this turn of the loop; returns at once."""
+        """Write commands (at least one) with all others of this turn of the loop; returns at once."""
         self._sent.append(_PendingReply(item, len(commands), self.loop.time() + self._silent_seconds))
         if not self._unwritten:
             self.loop.call_soon(self._flush)
@@ -83,7 +83,7 @@ class LoopConnection(Generic[Written]):
             self._watch()
 
     def close(self) -> None:
-        """Give the connection up; idempotent."""
+        """Close the connection; idempotent."""
         if not self._is_open:
             return
         self._is_open = False
@@ -96,7 +96,7 @@ class LoopConnection(Generic[Written]):
         self._lost(items)
 
     def abandon(self) -> None:
-        """Give the connection up from another thread, also where the loop has ended."""
+        """Close the connection from another thread, even if the loop has ended."""
         try:
             self.loop.call_soon_threadsafe(self.close)
         except RuntimeError:
@@ -117,7 +117,7 @@ class LoopConnection(Generic[Written]):
             self.close()
 
     def _note(self, reply: bytes) -> bool:
-        """Take note of a reply; False where it is no number, or nobody has asked for it."""
+        """Count a reply; False if it is no number, or was not expected."""
         if not reply.startswith(b":") or not self._sent:
             return False
         oldest = self._sent[0]
@@ -131,7 +131,7 @@ class LoopConnection(Generic[Written]):
         self._timer = self.loop.call_at(self._sent[0].until, self._look)
 
     def _look(self) -> None:
-        """Give a silent server up; where the loop itself was late, the reply is there."""
+        """Close the connection to a silent server; if the loop itself was late, the reply has arrived."""
         self._timer = None
         self._read()
         if self._sent and self._sent[0].until <= self.loop.time():
@@ -141,6 +141,6 @@ class LoopConnection(Generic[Written]):
 
 
 def pushed(key: str, entry: bytes) -> bytes:
-    """Return the command that puts an entry at the head of a list, as it goes over the wire (RESP)."""
+    """Return the RESP command that pushes an entry to the head of a list."""
     name = key.encode()
     return b"*3\r\n$5\r\nLPUSH\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n" % (len(name), name, len(entry), entry)

@@ -1,16 +1,13 @@
-"""Wake-ups as messages and back: ids only, never results, never secrets.
+"""Wake-ups as messages and back: ids only, never results or secrets.
 
     {"job": "<uuid>", "round": 0, "steps": [[2, "calculate"], [3, "fetch"]], "pool": "io"}
 
-One form for all of them: each of `steps` is an index and the name of a tool. The task `planq.job.plan.v1` has the
-index -1 and `planq.job.respond.v1` has -2, with the name of the job's agent, or null; `planq.step.run.v1` has the
-other indices.
+Each of `steps` is an index and a tool. The task `planq.job.plan.v1` has the index -1 and `planq.job.respond.v1` -2,
+with the job's agent or null; `planq.step.run.v1` the others. Names, `pool` and the headers' root, parent and group
+are for people in Flower. Bulk jobs have `"priority": "bulk"`. The tenant, by whom slots are shared, is a header.
 
-A newer release may add arguments, which are ignored, and send tasks of a newer version (`….v2`), which are left to
-its own workers: the sweeper publishes the wake-up again.
-
-`pool` and the names are there for people who read them in Flower, and so is what the headers say of root, parent and
-group. Wake-ups of bulk jobs also have `"priority": "bulk"`. The tenant, by whom slots are shared, is a header, too.
+A newer release may add arguments, which are ignored, and tasks of a newer version (`….v2`), which are left to its own
+workers: the sweeper publishes the wake-up again.
 """
 
 from __future__ import annotations
@@ -27,25 +24,25 @@ from planq.shared.kernel.states import Pool, Priority, WakeQueue
 from planq.shared.kernel.wakes import TaskLinks, Wake
 
 TENANT_HEADER = "planq_tenant"
-"""The header that names the tenant: a worker of another release reads past it."""
+"""The header with the tenant; workers of other releases ignore it."""
 
 _SHOWN_CHARS = 500
-"""A wake-up for a hundred steps is longer than Flower need show."""
+"""Maximum length for Flower."""
 
 _SEVERAL = "several"
-"""What stands for the tool where the steps of one message have different ones."""
+"""Replaces the tool's name if the steps of one message have different ones."""
 
 _EXCERPT_CHARS = 100
 
 MOST_BYTES = 256 * 1024
-"""A message that is larger is refused before it is read: the longest wake-up, one for a hundred steps, has 30 kB."""
+"""Larger messages are refused unread: the longest wake-up, for a hundred steps, has 30 kB."""
 
 _LARGEST = 2**31 - 1
-"""PostgreSQL's `integer`, which numbers of rounds and steps are."""
+"""Maximum of PostgreSQL's `integer`, for rounds and steps."""
 
 
 class NoWakeUp(ValueError):
-    """A message that is no wake-up; the text says why, and holds no more than an excerpt of it."""
+    """A message that is no wake-up; the text says why, with at most an excerpt."""
 
 
 class NewerWakeUp(NoWakeUp):
@@ -54,7 +51,7 @@ class NewerWakeUp(NoWakeUp):
 
 @dataclass(frozen=True, slots=True)
 class WakeMessage:
-    """A wake-up as Celery sends it; `kwargs_repr` is what Flower shows, `shadow` the name that it has there."""
+    """A wake-up as Celery sends it; Flower shows `kwargs_repr`, and `shadow` as its name."""
 
     task: str
     task_id: str
@@ -76,7 +73,7 @@ _TASKS = {PLAN: names.PLAN, RESPOND: names.RESPOND}
 
 
 def encode_wake(wake: Wake) -> WakeMessage:
-    """Return the message of a wake-up; its task id is that of the attempt it asks for."""
+    """Return the message of a wake-up, with the attempt's id as task id."""
     ref, named = wake.ref, ((wake.ref.index, wake.name), *wake.more)
     kwargs: dict[str, Any] = {
         "job": str(ref.job_id),
@@ -100,32 +97,32 @@ def encode_wake(wake: Wake) -> WakeMessage:
 
 
 def read_links(headers: Mapping[str, Any]) -> TaskLinks:
-    """Return the links that the headers of a wake-up name, which `check_message` has let through."""
+    """Return the links in the headers of a checked wake-up."""
     return TaskLinks(headers["root_id"], headers.get("parent_id"), headers.get("group"), headers.get("group_index"))
 
 
 def read_tenant(headers: Mapping[str, Any]) -> str:
-    """Return in whose share a wake-up is carried out, empty if none is named; `check_message` has let it through."""
+    """Return the tenant of a checked wake-up, "" if unnamed."""
     return headers.get(TENANT_HEADER) or ""
 
 
 def check_length(size: int) -> None:
-    """Raise `NoWakeUp` for a message of more than `MOST_BYTES` bytes, as they came over the wire."""
+    """Raise `NoWakeUp` for more than `MOST_BYTES` bytes, as received."""
     if size > MOST_BYTES:
         raise NoWakeUp(f"the message has {size} bytes: expected at most {MOST_BYTES}")
 
 
 def check_unpacked(headers: Any) -> None:
-    """Raise `NoWakeUp` for headers of a compressed message: unpacked, a few kilobytes may fill the memory."""
+    """Raise `NoWakeUp` for a compressed message: a few kilobytes could fill the memory."""
     if isinstance(headers, Mapping) and headers.get("compression"):
         raise NoWakeUp(f"the message is compressed ({shown(headers['compression'])}): expected a plain one")
 
 
 def check_message(headers: Any, payload: Any) -> None:
-    """Raise `NoWakeUp` unless a message is a wake-up as planq writes them, in Celery's protocol 2.
+    """Raise `NoWakeUp` unless a message is a wake-up of planq in Celery's protocol 2.
 
-    Anybody who reaches the broker can write there, so nothing is taken for granted. Delays, expiry, canvas and
-    arguments by position are refused too: no wake-up has them, and Celery would act on them.
+    Anybody with access to the broker can write there. Delays, expiry, canvas and positional arguments, which Celery
+    would act on, are refused too.
     """
     if not isinstance(headers, Mapping):
         raise NoWakeUp(f"headers: expected an object, found {shown(headers)}")
@@ -151,15 +148,14 @@ def decode_wake(
     priority: str = Priority.INTERACTIVE,
     **_newer: Any,
 ) -> Wake:
-    """Return the wake-up of a message with these arguments; raises ValueError for what is no such message.
-
-    Arguments that a newer release has added are ignored.
-    """
+    """Return the wake-up of a message; ignores arguments of newer releases, raises `ValueError`."""
     if not isinstance(steps, (list, tuple)) or not steps:
         raise ValueError(f"expected a list of steps, found {shown(steps)}")
     least = RESPOND if len(steps) == 1 else 0  # a stage has a message of its own
     try:
-        (index, name), *more = [(_number(index, least), _optional_text(name)) for index, name in steps]
+        (index, name), *more = [
+            (_number(index, least), None if name is None else _text(name)) for index, name in steps
+        ]
     except TypeError as error:
         raise ValueError(f"expected pairs of a number and a name, found {shown(steps)}") from error
     ref = StepRef(UUID(_text(job)), _number(round), index)
@@ -187,7 +183,7 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
 
 
 def _arguments(payload: Any) -> Mapping[str, Any]:
-    """Return the arguments of a message's body, [[], arguments, options]; raises ValueError for another one."""
+    """Return the arguments of a body [[], arguments, options]; raises `ValueError`."""
     if not isinstance(payload, (list, tuple)) or len(payload) != 3:
         raise ValueError(f"expected [[], arguments, options], found {shown(payload)}")
     positional, arguments, options = payload
@@ -210,10 +206,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"expected a text, found {shown(value)}")
     return value
-
-
-def _optional_text(value: Any) -> str | None:
-    return None if value is None else _text(value)
 
 
 def _number(value: Any, least: int = 0) -> int:

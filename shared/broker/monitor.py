@@ -1,7 +1,6 @@
-"""Flower with all that it shows behind its password: `python -m planq.shared.broker.monitor flower OPTIONS`.
+"""Flower with its metrics behind its password: `python -m planq.shared.broker.monitor flower OPTIONS`.
 
-Flower leaves its metrics open, which name every worker and every task (flower 2.2); only `/healthcheck`, which says
-nothing else, stays so for supervisors.
+Flower 2.2 leaves them open, with the names of workers and tasks; only `/healthcheck` stays open for supervisors.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from planq.shared.broker.celery_config import OWN_EXCHANGES
 
 
 class GuardedMetrics(Metrics):  # type: ignore[misc] # Flower has no types
-    """Flower's metrics, for those who may see its pages."""
+    """Flower's metrics, for users of its pages."""
 
     get = authenticated(Metrics.get)
 
 
 def main() -> int:
-    """Run Celery's command line, which knows Flower's command; CELERY_BROKER_URL names the broker."""
+    """Run Celery's command line with Flower's command; CELERY_BROKER_URL is the broker."""
     app = Celery("planq", set_as_current=False)
     app.conf.update(OWN_EXCHANGES, accept_content=["json"])
     app.set_default()

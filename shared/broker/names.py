@@ -1,4 +1,4 @@
-"""Names on the wire: contracts that messages in flight and monitors know, so they never follow a module path."""
+"""Names on the wire: contracts with messages in flight and monitors, so they follow no module path."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from planq.shared.kernel.states import WakeQueue
 
 PREFIX = "planq"
-"""What the exchanges for remote control (`planq.pidbox`) and for events (`planqev`) begin with."""
+"""Prefix of the exchanges for remote control (`planq.pidbox`) and events (`planqev`)."""
 
 PLAN = "planq.job.plan.v1"
 STEP = "planq.step.run.v1"
 RESPOND = "planq.job.respond.v1"
 TASKS = (PLAN, STEP, RESPOND)
-"""The planner, the executor and the one who responds: three names of one Celery task."""
+"""Planner, executor and responder: three names of one Celery task."""
 
 _VERSIONED = re.compile(rf"({'|'.join(re.escape(name[:-1]) for name in TASKS)})(\d{{1,9}})")
 
@@ -25,13 +25,13 @@ def is_newer(name: str) -> bool:
 
 
 DEAD_LETTERS = "planq.dead-letters"
-"""The list (RabbitMQ: the queue) of messages that are no wake-ups."""
+"""The list (RabbitMQ: queue) of messages that are no wake-ups."""
 
 _LISTS = 8
-"""Each costs a command over Redis 1 µs, and an AMQP consumer. See `planq.shared.broker.lists`."""
+"""Each costs 1 µs per command on Redis, and an AMQP consumer; see `planq.shared.broker.lists`."""
 
 PROBE = "planq.probe"
-"""A list that never is: pushing to it if it exists changes nothing, and shows whether the broker takes writes."""
+"""A list that never exists: LPUSHX to it shows whether the broker takes writes."""
 
 
 _LABELS = {PLAN: "planq.plan", STEP: "planq.step", RESPOND: "planq.respond"}
@@ -42,10 +42,7 @@ _UNPRINTED = re.compile(r"[^\w.:/-]+")
 
 
 def label(task: str, subject: str | None) -> str:
-    """Return under which name monitors show a task: what is done, and with which tool or agent, if there is one.
-
-    Names of tools come from other servers too, so what could break a label of a metric or a page is replaced.
-    """
+    """Return the name of a task in monitors: the stage, and its tool or agent with unsafe characters replaced."""
     if not subject:
         return _LABELS[task]
     return f"{_LABELS[task]}[{_UNPRINTED.sub('_', subject)[:_LONGEST_SUBJECT]}]"
@@ -63,6 +60,6 @@ def queue_named(name: str) -> WakeQueue:
 
 
 def lists(which: WakeQueue) -> tuple[str, ...]:
-    """Return the names of a queue's lists, each a queue for Celery: one for bulk work, for which nobody waits."""
+    """Return the names of a queue's lists; only one for bulk work, which nobody waits for."""
     first = queue(which)
     return (first,) if which.is_bulk else (first, *(f"{first}.{number}" for number in range(1, _LISTS)))

@@ -1,19 +1,14 @@
-"""The port `Publisher` over Celery: wake-ups by task name, all that wait in one write, from a thread that may block.
+"""Publish wake-ups over Celery from a thread, all waiting ones in one write.
 
-Publishing is synchronous in kombu and can stall as long as the socket timeout when the broker is in trouble, so one
-thread a process does it and the event loop only waits for its answer, or does not wait at all (`publish_soon`). What
-gathers while the broker answers goes out together: under load a message costs a fraction of a round trip.
+kombu publishes synchronously and can stall for the socket's timeout, so one thread per process publishes; the event
+loop waits for its answer, or not at all (`publish_soon`).
 
-Where the broker speaks the Redis protocol without TLS, the loop itself writes what is short (`loop_connection`), over
-a connection that the thread has made once it could send. Whatever is not answered there goes to the thread: that
-connects anew, and says whether the broker takes it. So outages are its business alone, and all that kombu can do with
-a URL holds for both. A wake-up that comes twice is harmless.
+If the broker speaks the Redis protocol without TLS, the loop itself writes short ones (`loop_connection`), over a
+connection of the thread. Unanswered ones go to the thread, which reconnects and reports failures. A repeated wake-up
+is harmless.
 
-Messages have the form of Celery's protocol 2, without the cost of `Task.apply_async`: what never differs between two
-wake-ups is built once. Stock workers, Flower and `celery inspect` read them as any other;
-`tests/integration/broker/test_protocol.py` compares them with what Celery itself sends.
-
-Source: Celery 5.7, `celery.app.amqp.AMQP.as_task_v2` and its documentation "WakeMessage Protocol", version 2.
+Messages have the form of Celery's protocol 2 (Celery 5.7, `celery.app.amqp.AMQP.as_task_v2`) without the cost of
+`Task.apply_async`; `tests/integration/broker/test_protocol.py` compares both.
 """
 
 from __future__ import annotations
@@ -51,21 +46,21 @@ _log = logging.getLogger("planq.broker")
 _Item: TypeAlias = "tuple[Sequence[Wake], Future[bool]]"
 
 _BATCH = 1_000
-"""Messages in one pipelined write; a fan-out of 10 000 must not become one command of many megabytes."""
+"""Maximum messages in one write; 10 000 would be one command of many megabytes."""
 
 _OPEN_SECONDS = 5.0
 
 _CONFIRM_SECONDS = 10.0
-"""How long RabbitMQ may take to confirm a message; one with a memory alarm never does."""
+"""Timeout for RabbitMQ's confirmation; with a memory alarm none comes."""
 
 _FEW = 16
-"""Messages that the loop writes by itself: more would hold up the rest of it, and gain nothing."""
+"""Maximum messages that the loop writes itself: more would hold up the loop."""
 
 _SILENT_SECONDS = 2.0
-"""A broker that is silent for so long is in trouble; by then the sweeper looks whether the wake-up is there."""
+"""Timeout of a silent broker; then the sweeper looks for the wake-up."""
 
 _CONNECT_SECONDS = 5.0
-"""The pause between two connections for the loop: a broker may take one and end it again."""
+"""Pause between two connections for the loop: a broker may accept and end them."""
 
 _EMBED = json.dumps({"callbacks": None, "errbacks": None, "chain": None, "chord": None})
 
@@ -84,10 +79,10 @@ _CONSTANT: dict[str, Any] = {
 
 
 class CeleryPublisher:
-    """Publishes wake-ups through a Celery application; the thread starts with the first wake-up."""
+    """Publishes wake-ups through a Celery application; the first one starts the thread."""
 
     def __init__(self, app: Celery, *, from_loop: bool = False) -> None:
-        """With `from_loop` what is asked for on an event loop is written there, once there is a connection for it."""
+        """With `from_loop`, calls on an event loop are written there once there is a connection."""
         self._producer = _Producer(app)
         self._from_loop = from_loop
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -99,10 +94,9 @@ class CeleryPublisher:
         self._lock = threading.Lock()
 
     def publish_soon(self, wakes: Sequence[Wake]) -> Future[bool]:
-        """Write wake-ups, or hand them to the thread, and return at once.
+        """Write wake-ups or pass them to the thread, and return at once; from any thread.
 
-        The future says whether the broker took them. When it did not, or after `close`, the sweeper publishes them
-        once their `wake_at` has come. Callable from any thread.
+        The future says whether the broker took them. Otherwise the sweeper publishes them after their `wake_at`.
         """
         item: _Item = (wakes, Future())
         if not wakes:
@@ -112,11 +106,11 @@ class CeleryPublisher:
         return item[1]
 
     async def publish(self, wakes: Sequence[Wake]) -> bool:
-        """Publish and wait for the broker's answer; True when it took all of them."""
+        """Publish and wait for the broker; True if it took all of them."""
         return await asyncio.wrap_future(self.publish_soon(wakes))
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Publish what was handed over and end the thread, waiting at most `timeout_seconds`."""
+        """Publish what was passed to the thread and end it, within `timeout_seconds`."""
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -128,7 +122,7 @@ class CeleryPublisher:
             thread.join(timeout_seconds)
 
     def _write(self, item: _Item) -> bool:
-        """Write wake-ups from the loop on which this is called; False where the thread has to."""
+        """Write wake-ups on the running loop; False if the thread has to."""
         if not self._from_loop:
             return False
         try:
@@ -145,14 +139,16 @@ class CeleryPublisher:
     def _hand_over(self, item: _Item) -> None:
         with self._lock:
             if not self._closed:
-                self._start()
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="planq-publisher", daemon=True)
+                    self._thread.start()
                 self._inbox.put(item)
                 return
         if item[1].set_running_or_notify_cancel():
             item[1].set_result(False)
 
     def _connect_loop(self) -> None:
-        """Let the loop write by itself from now on, if it can; the broker has just taken what the thread sent."""
+        """Let the loop write from now on, if it can; the broker has just taken the thread's messages."""
         loop, now = self._loop, monotonic()
         if loop is None or not self._from_loop or self._direct is not None:
             return
@@ -183,11 +179,6 @@ class CeleryPublisher:
         for item in items:
             self._hand_over(item)
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="planq-publisher", daemon=True)
-            self._thread.start()
-
     def _run(self) -> None:
         is_open = True
         while is_open:
@@ -202,7 +193,7 @@ class CeleryPublisher:
         self._producer.close()
 
     def _gather(self) -> tuple[list[_Item], bool]:
-        """Wait for something to publish and take all that has gathered, up to one write; False when closing."""
+        """Wait for items and take all that are there, up to one write; False when closing."""
         items: list[_Item] = []
         count = 0
         item = self._inbox.get()
@@ -219,14 +210,11 @@ class CeleryPublisher:
 
     def _try_send(self, wakes: Sequence[Wake]) -> bool:
         try:
-            self._send([encode_wake(wake) for wake in wakes])
+            self._producer.send([encode_wake(wake) for wake in wakes])
         except Exception as error:  # every client library has errors of its own here; all mean "not taken"
             _log.warning("publish_failed", extra={"count": len(wakes), "cause": reply_of(error) or repr(error)})
             return False
         return True
-
-    def _send(self, messages: Sequence[WakeMessage]) -> None:
-        self._producer.send(messages)
 
 
 def _took(item: _Item) -> None:
@@ -235,7 +223,7 @@ def _took(item: _Item) -> None:
 
 
 class _Producer:
-    """One connection to the broker for one thread; opened by the first message, and again after a fault."""
+    """One connection for one thread; opened by the first message, and again after an error."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -247,10 +235,7 @@ class _Producer:
         self._tags, self._numbers = f"{uuid4()}.", itertools.count()
 
     def send(self, messages: Sequence[WakeMessage]) -> None:
-        """Write messages, several in pipelined writes; raises what the broker's client raises.
-
-        After an error it is not known which of them arrived.
-        """
+        """Write messages, pipelined; raises the client's error, after which some may have arrived."""
         try:
             producer = self._producer or self._open()
             for start in range(0, len(messages), _BATCH):
@@ -261,15 +246,12 @@ class _Producer:
             raise
 
     def connect_plainly(self) -> socket.socket | None:
-        """Return a socket of a further connection to the same server; None where it has to be kombu that writes.
-
-        Raises what the broker's client raises.
-        """
+        """Return the socket of another connection to the server; None if only kombu can write."""
         channel = None if self._producer is None else self._producer.channel
         return channel.plain_socket() if isinstance(channel, Channel) else None
 
     def command(self, message: WakeMessage) -> bytes:
-        """Return the command by which kombu's Redis transport would send a message; on any thread."""
+        """Return the command with which kombu's Redis transport would send a message; thread-safe."""
         name = self._app.planq_lists.choose(message.queue, message.tenant)
         entry = {
             "body": b64encode(_body(message).encode()).decode(),
@@ -305,7 +287,7 @@ class _Producer:
         return producer
 
     def _declare(self, producer: Producer, which: str) -> None:
-        """Declare the lists of a queue once: RabbitMQ drops a message to one that nobody has declared."""
+        """Declare the lists of a queue once: RabbitMQ drops messages to undeclared ones."""
         if which not in self._declared:
             for name in names.lists(names.queue_named(which)):
                 known_queue(self._app, name)(producer.channel).declare()

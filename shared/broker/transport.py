@@ -1,32 +1,19 @@
 """kombu's Redis transport, made to survive the loss of Redis.
 
-Stock kombu 5.7.0 ends the worker when Redis goes away while messages are unacknowledged: closing the channel
-restores them through a client that no longer exists, and a late acknowledgement on the closed channel raises too.
-Here both are let go: the message stays unacknowledged on the server (or is lost with it), the claim makes a
-redelivery harmless, and the sweeper publishes what is missing.
+Differences from stock kombu 5.7.0:
+- Losing Redis with unacknowledged messages does not end the worker: they stay on the server or are lost, the claim
+  makes a redelivery harmless, and the sweeper publishes missing ones.
+- Remote control is read without waiting: the thread that takes messages would block for ever.
+- An entry that is no message, too large or compressed goes to `Channel.on_unreadable` instead of ending the worker.
+  `refuse_hostile` does the same for RabbitMQ.
+- Unacknowledged messages are counted in memory (`ack_emulation` off), which bounds what a worker takes. The sweeper
+  republishes those of a killed worker within seconds; Redis would after an hour, at two transactions per message.
+- Queues with a window (bulk) come last, and are left out while that many of their messages are unacknowledged; a
+  `Reserve` keeps slots for queues with few. A wait ends as soon as a left-out queue has room again.
+- A fork gets new locks where kombu and Celery share one per class (their `cached_property`, and Python's before
+  3.12): the heartbeat's thread may hold one during the fork of a `cpu` worker, and does not exist in the child.
 
-Nor does it wait on its connection for remote control: stock kombu reads there without a time-out, in the thread that
-takes the messages, so that one event too many on a connection that was lost and made again stops the worker for ever.
-
-Nor does it hand an entry to its consumer that is no message: stock kombu raises what it stumbles over, and the worker
-ends. Here the entry goes to `Channel.on_unreadable`, and the consumer goes on. So does what is larger than a wake-up
-may be, or compressed: stock kombu unpacks it whatever it becomes. `refuse_hostile` does that for RabbitMQ.
-
-Which messages are unacknowledged is kept in memory here, not in Redis (`ack_emulation` is off): that is what bounds
-how many a worker takes. What a killed worker had taken is published again by the sweeper, within seconds; Redis would
-give it back an hour later, and costs two transactions a message for that. With `ack_emulation` on, kombu's own
-bookkeeping in Redis is used as it is.
-
-Queues with a window, as that of bulk work has one, come last, and are left out while so many of their messages are
-unacknowledged; the others are taken from in turn. Where most slots are taken, a `Reserve` is left for queues of which
-few messages are unacknowledged. A wait that leaves a queue out is ended as soon as there is room again.
-
-A process that is forked beside threads gets new locks where kombu and Celery have one for all objects of a class:
-their `cached_property`, and Python's own before 3.12. A `cpu` worker forks its processes while its heartbeat may be
-opening a connection, and holds such a lock. That thread is not there in the new process, so nobody would give the
-lock back: the first wake-up that is published there would wait for ever.
-
-kombu's integration tests for Redis run on this transport: `tests/integration/broker/test_kombu_suite.py`.
+kombu's integration tests for Redis run on it: `tests/integration/broker/test_kombu_suite.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +48,7 @@ from planq.shared.broker.messages import NoWakeUp, check_length, check_unpacked
 _log = logging.getLogger("planq.broker")
 
 LONGEST_CHARS = 4_096
-"""What is kept of a message that is refused."""
+"""Maximum length kept of a refused message."""
 
 # kombu 5.7 puts a prefix before the keys of these commands alone. One that it uses itself is missing, so that every
 # queue seemed empty; the others are planq's.
@@ -69,14 +56,14 @@ _PREFIXED = kombu_redis.GlobalKeyPrefixMixin.PREFIXED_SIMPLE_COMMANDS
 _PREFIXED += [command for command in ("EXISTS", "LPUSHX", "LRANGE", "LTRIM") if command not in _PREFIXED]
 
 _SHARE_LOCKS = ("amqp", "celery", "kombu", "planq.shared.broker", "redis")
-"""The packages whose classes have such locks."""
+"""Packages whose classes have such locks."""
 
 _SCHEMES = {"redis": "planqredis", "rediss": "planqrediss", "redis+socket": "planqredis+socket"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Beyond `most` unacknowledged messages there are `more`, for queues with fewer than `few` of all."""
+    """Above `most` unacknowledged messages, `more` slots are for queues with fewer than `few` of them."""
 
     most: int
     few: int
@@ -84,16 +71,14 @@ class Reserve:
 
 
 class QoS(virtual.QoS):  # type: ignore[misc]
-    """Which messages are unacknowledged; tolerates a connection that is gone. Acknowledge from any thread."""
+    """Tracks unacknowledged messages; tolerates a lost connection. Acknowledge from any thread."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._queues: dict[Any, str] = {}
 
     def restore_unacked(self) -> list[tuple[BaseException, Any]]:
-        """Put unacknowledged messages back; when Redis is gone, forget them here. Returns no errors: kombu would
-        write the messages to a temporary file.
-        """
+        """Return messages to Redis, or forget them; returns no errors, which kombu would write to a file."""
         self._flush()
         delivered = self._delivered
         while delivered:
@@ -123,19 +108,18 @@ class QoS(virtual.QoS):  # type: ignore[misc]
 
     @property
     def is_about_full(self) -> bool:
-        """True when what is unacknowledged is, or just was, all that may be: the consumer may be pausing."""
+        """True if the unacknowledged messages reach or just reached the maximum: the consumer may be pausing."""
         return bool(self.prefetch_count) and len(self._delivered) - len(self._dirty) >= self.prefetch_count - 1
 
 
 class PubSub(redis.client.PubSub):
-    """The connection for remote control, read without ever waiting or connecting again behind kombu's back."""
+    """The connection for remote control, read without waiting or reconnecting behind kombu's back."""
 
     def parse_response(self, block: bool = True, timeout: float = 0) -> Any:
-        """Return the next message that has arrived, None when there is none.
+        """Return the next message that has arrived, or None; with `block` (kombu's way) it does not wait.
 
-        kombu's way to ask, with `block`, does not wait here; who asks without it waits for `timeout` seconds. Raises
-        redis-py's ConnectionError when the connection is gone; Celery then makes all its connections again, and
-        registers them with its event loop, which redis-py cannot do.
+        Raises redis-py's `ConnectionError` for a lost connection: Celery then reconnects and registers all with its
+        event loop, which redis-py cannot do.
         """
         connection: Any = self.connection
         if connection is None or not connection.is_connected:
@@ -150,11 +134,11 @@ class PubSub(redis.client.PubSub):
 
 
 class PrefixedPubSub(kombu_redis.PrefixedRedisPubSub, PubSub):  # type: ignore[misc]
-    """The same where all keys have a prefix."""
+    """The same with prefixed keys."""
 
 
 class _EntryMessage(virtual.Message):  # type: ignore[misc]
-    """A message from a queue; raises `NoWakeUp` for an entry that is none."""
+    """A message from a queue; raises `NoWakeUp` for other entries."""
 
     def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
         try:
@@ -168,7 +152,7 @@ class _EntryMessage(virtual.Message):  # type: ignore[misc]
 
 
 class _AmqpMessage(pyamqp.Message):  # type: ignore[misc]
-    """A message of RabbitMQ; one that is too large or compressed has no more than its beginning, and is an error."""
+    """A message of RabbitMQ; too large or compressed, it is an error with its beginning only."""
 
     def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
         try:
@@ -181,12 +165,12 @@ class _AmqpMessage(pyamqp.Message):  # type: ignore[misc]
 
 
 def refuse_hostile(channel: Any) -> None:
-    """Let an AMQP channel give what is too large or compressed to its consumers' `on_decode_error`, unread."""
+    """Pass too large or compressed AMQP messages unread to `on_decode_error`."""
     channel.Message = _AmqpMessage
 
 
 class _OpenQueues(round_robin_cycle):  # type: ignore[misc]
-    """Which queues a channel waits for: in turns, those with a window last, and none without room for it."""
+    """The queues to wait for: in turn, those with a window last, none without room."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()
@@ -199,24 +183,24 @@ class _OpenQueues(round_robin_cycle):  # type: ignore[misc]
 
 
 class Channel(kombu_redis.Channel):  # type: ignore[misc]
-    """A Redis channel with the tolerant bookkeeping, one client for its commands, and a listener that never waits."""
+    """A Redis channel with tolerant bookkeeping, one client for commands, and a listener that never waits."""
 
     Message = _EntryMessage
 
     on_unreadable: Callable[[str, Any, str], None] | None = None
-    """Gets each entry that is no message: its queue, the entry, and what is wrong with it. Its consumer sets it."""
+    """Set by the consumer: gets each invalid entry with its queue and the reason."""
 
     heard_by: int | None = None
-    """How many connections got this channel's last fan-out message; None before there was one."""
+    """Connections that got the last fan-out message; None before the first."""
 
     windows: Mapping[str, int] = MappingProxyType({})
-    """How many unacknowledged messages of a queue there may be; queues without come first. Its consumer sets it."""
+    """Set by the consumer: maximum unacknowledged messages by queue; other queues come first."""
 
     reserve: Reserve | None = None
-    """What is taken beyond its `most` only of some queues. Its consumer sets it."""
+    """Set by the consumer: slots above its `most` are for some queues only."""
 
     taken_from = ""
-    """The queue of the message that is handed to its consumer."""
+    """The queue of the message being delivered."""
 
     _commands: Any = None
     _in_poll: Any = None
@@ -231,11 +215,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             self.QoS = QoS
 
     def _after_fork(self) -> None:
-        """Let go of the connections in a process that was just forked, as kombu does.
-
-        Another thread of the parent may have held the locks of the pools in that moment, and nobody lets go of them
-        here: redis-py 8 waits for one for ever, so that a process of a `cpu` worker never began (seen 2026-11).
-        """
+        """Drop connections in a forked child, with new locks: redis-py 8 would wait for ever for the parent's."""
         for pool in (self._pool, self._async_pool):
             if pool is not None:
                 pool._lock, pool._fork_lock = threading.RLock(), threading.RLock()
@@ -243,7 +223,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        """Yield a client of this channel's connection pool; stock kombu makes one for each command (60 µs)."""
+        """Yield one client of the channel's pool; stock kombu makes one per command (60 µs)."""
         if client is None:
             client = self._commands
             if client is None or client.connection_pool is not self.pool:
@@ -251,10 +231,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         yield client
 
     def plain_socket(self) -> socket.socket | None:
-        """Return the socket of a new connection like this channel's, on which nobody else reads; None for TLS.
-
-        Raises what redis-py raises.
-        """
+        """Return the socket of a new own connection, None for TLS; raises redis-py's errors."""
         connection = self.pool.connection_class(**self.pool.connection_kwargs)
         connection.connect()
         connected = connection._sock
@@ -265,7 +242,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         return cast(socket.socket, connected)
 
     def _brpop_read(self, **options: Any) -> bool:
-        """Hand the entry that has arrived to its consumer, as kombu does; to `on_unreadable` if it is no message."""
+        """Deliver the entry that has arrived like kombu, or pass it to `on_unreadable`."""
         try:
             try:
                 reply = self.client.parse_response(self.client.connection, "BRPOP", **options)
@@ -288,7 +265,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             self._flush_brpop_reauth()
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Wait for a message as kombu does, of the queues for which there is room."""
+        """Wait for a message like kombu, in the queues that have room."""
         if self.windows or self.reserve is not None:
             counts = self.qos.counts()
             self._left_out = tuple(
@@ -302,11 +279,11 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     @property
     def leaves_out(self) -> bool:
-        """True while it waits for messages, but not for those of some queue; to be read on any thread."""
+        """True while some queue is left out of the wait; thread-safe."""
         return bool(self._left_out)
 
     def look_again(self) -> None:
-        """End a wait that leaves a queue out whose window has room by now; on the consumer's thread."""
+        """End a wait that leaves out a queue with room; on the consumer's thread."""
         counts = self.qos.counts()
         if not self._in_poll or not any(self._has_room(queue, counts) for queue in self._left_out):
             return
@@ -318,20 +295,20 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             _log.warning("wait_not_ended", extra={"cause": str(error)})
 
     def _has_room(self, queue: str, counts: Counter[str]) -> bool:
-        """Return whether a wait is worth ending for a queue's messages: an eighth of its window is free again."""
+        """Return whether ending a wait is worth it: an eighth of the queue's window is free."""
         most = self.windows.get(queue)
         is_worth_it = most is None or counts[queue] <= most - max(1, most // 8)
         return is_worth_it and self._is_open(queue, counts)
 
     def _is_open(self, queue: str, counts: Counter[str]) -> bool:
-        """Return whether there is room, or, where only the reserve is left, whether that is for this queue."""
+        """Return whether the queue has room, maybe in the reserve."""
         reserve = self.reserve
         if reserve is None or counts.total() < reserve.most:
             return True
         return queue not in self.windows and counts[queue] < reserve.few
 
     def _ask_who_waits(self) -> None:
-        """Remember under which number the server knows the connection that waits for messages."""
+        """Store the server's id of the waiting connection."""
         connection = self.client.connection
         if self._waiter is not connection._sock:
             connection.send_command("CLIENT", "ID")
@@ -339,7 +316,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             self._waiter = connection._sock
 
     def require_writable(self, queues: Iterable[str]) -> None:
-        """Raise redis-py's ResponseError where the server would refuse a message for one of these queues."""
+        """Raise redis-py's `ResponseError` if the server would refuse a message for one of these queues."""
         with self.conn_or_acquire() as client:
             client.lpushx(names.PROBE, "")
             for queue in queues:
@@ -352,14 +329,14 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             _log.error("message_unreadable", extra={"queue": queue, "cause": reason})
 
     def _handle_message(self, client: Any, r: Any) -> Any:
-        """Return what came over the connection for fan-out, as kombu does. Raises `NoWakeUp`."""
+        """Return a fan-out message like kombu; raises `NoWakeUp` for a long one."""
         received = super()._handle_message(client, r)
         if isinstance(received["data"], (bytes, str)):
             check_length(len(received["data"]))
         return received
 
     def _receive_one(self, c: Any) -> Any:
-        """Deliver a fan-out message, as kombu does; one that is none is let go, for nothing depends on it."""
+        """Deliver a fan-out message like kombu; invalid ones are dropped."""
         try:
             return super()._receive_one(c)
         except (NoWakeUp, RecursionError) as error:
@@ -367,7 +344,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             return None
 
     def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
-        """Deliver a fan-out message, and remember who got it (stock kombu does not look)."""
+        """Send a fan-out message and store how many got it, unlike stock kombu."""
         if kwargs.get("_publish_batch") is not None:
             super()._put_fanout(exchange, message, routing_key, **kwargs)
             return
@@ -378,7 +355,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     @cached_property  # type: ignore[untyped-decorator]
     def subclient(self) -> PubSub:
-        """The pub/sub connection of this channel, made at first use."""
+        """The channel's pub/sub connection."""
         pool = self._create_client(asynchronous=True).connection_pool
         if self.global_keyprefix:
             prefixed: Any = PrefixedPubSub
@@ -396,16 +373,13 @@ def _parsed(entry: Any) -> Any:
 
 
 class Transport(kombu_redis.Transport):  # type: ignore[misc]
-    """The transport behind the `planqredis` URL schemes."""
+    """The transport of the `planqredis` URL schemes."""
 
     Channel = Channel
 
 
 def hardened(broker_url: str) -> str:
-    """Return the broker URL that selects this transport; URLs of other brokers come back as they are.
-
-    Registers the schemes with kombu, which has no other way to name a transport in a URL.
-    """
+    """Return the broker URL for this transport and register its scheme with kombu; other URLs unchanged."""
     scheme, separator, rest = broker_url.partition("://")
     if scheme not in _SCHEMES:
         return broker_url
@@ -414,7 +388,7 @@ def hardened(broker_url: str) -> str:
 
 
 def properties_with_a_lock() -> Iterator[Any]:
-    """Yield the cached properties that have one lock for all objects of their class, of what is loaded by now."""
+    """Yield the loaded cached properties with one lock per class."""
     prefixes = tuple(f"{package}." for package in _SHARE_LOCKS)
     for name in [name for name in sys.modules if f"{name}.".startswith(prefixes)]:
         for kind in list(vars(sys.modules[name]).values()):

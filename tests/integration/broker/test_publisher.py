@@ -100,7 +100,7 @@ def test_a_loop_writes_what_the_thread_would_have_written(valkey_url: str, monke
         publisher = CeleryPublisher(celery, from_loop=True)
         assert await publisher.publish([wake])
         await connected(publisher)
-        with patch.object(publisher, "_send", side_effect=AssertionError):
+        with patch.object(publisher._producer, "send", side_effect=AssertionError):
             assert await publisher.publish([wake, Wake.plan(JOB)])
             publisher.publish_soon([wake]).cancel()
             assert await publisher.publish([wake])
@@ -163,6 +163,7 @@ class GatedPublisher(CeleryPublisher):
         self.asked = threading.Event()
         self.answers = threading.Event()
         self.sent: list[str] = []
+        self._producer.send = self._send
 
     def _send(self, messages: Sequence[WakeMessage]) -> None:
         self.asked.set()
