@@ -1,4 +1,4 @@
-"""Which addresses may be reached on behalf of others: the guard against server-side request forgery."""
+"""Addresses that may be reached on behalf of others: the guard against server-side request forgery."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 """RFC 6052 §2.1: an IPv4 address in its last 32 bits."""
 
 UNICAST = ipaddress.IPv6Network("2000::/3")
-"""RFC 4291 §2.4, RFC 3587: the only IPv6 addresses that are given out as global unicast addresses."""
+"""RFC 4291 §2.4, RFC 3587: the only global unicast addresses of IPv6."""
 
 BLOCKS = {
     "a loopback address": ("127.0.0.0/8", "::1/128"),
@@ -37,10 +37,10 @@ BLOCKS = {
         "3fff::/20",
     ),
 }
-"""Blocks that are not public, by what is said of them; of IPv6 all outside `UNICAST` and `NAT64` is reserved too."""
+"""Blocks that are not public, by description; IPv6 outside `UNICAST` and `NAT64` is reserved too."""
 
 METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
-"""Cloud metadata services on public addresses (Azure's); the others are link-local, private or shared."""
+"""Azure's cloud metadata service; the others have link-local, private or shared addresses."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -49,10 +49,7 @@ _NETWORKS = [(ipaddress.ip_network(block), reason) for reason, blocks in BLOCKS.
 
 
 def why_refused(address: IPAddress) -> str | None:
-    """Return why nobody may be led to `address`; None when it is an ordinary public unicast address.
-
-    IPv4 addresses carried inside IPv6 ones (mapped, 6to4, NAT64) are judged as well.
-    """
+    """Return why `address` is not public, None if it is; also judges IPv4 inside IPv6 (mapped, 6to4, NAT64)."""
     for one in endpoints_of(address):
         if one in METADATA:
             return "a cloud metadata service"
@@ -65,7 +62,7 @@ def why_refused(address: IPAddress) -> str | None:
 
 
 def endpoints_of(address: IPAddress) -> Iterator[IPAddress]:
-    """Yield the addresses that a connection to one may end at: itself, and what it carries."""
+    """Yield the addresses where a connection may end: itself, and what it embeds."""
     if isinstance(address, ipaddress.IPv4Address):
         yield address
         return

@@ -1,8 +1,7 @@
-"""Batcher commit: concurrent calls of one kind ride in one statement and one commit.
+"""Group commit: concurrent calls of one kind share one statement and one commit.
 
-No timer holds a call back: a call that finds no batch under way goes at once, alone. Calls that come meanwhile form
-the next batch. So a batch is as large as the database is busy, and a lone call loses no time. It does not wait for
-the batches of a crowd either: what belongs to nobody of the batch under way passes it.
+No timer delays a call: without a batch in flight it goes alone at once, and calls that arrive meanwhile form the next
+batch. A caller who has nothing in the batch in flight may pass it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import psycopg
 from planq.shared.platform.errors import DatabaseUnavailable
 
 MAX_ITEMS = 64
-"""Items of a batch: more would not make commits noticeably cheaper, and would hold row locks for longer."""
+"""More items would hardly make commits cheaper, and hold row locks longer."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,9 +26,9 @@ Result = TypeVar("Result")
 class Batcher(Generic[Item, Result]):
     """Batches calls of one kind, on one event loop.
 
-    `carry_out` takes the items of a batch and returns their results in the same order, all in one commit. When it
-    fails, every call of the batch raises its error. When PostgreSQL refuses the batch for a defect, nothing of it was
-    stored, and each item is tried alone, so that the defective one fails no other.
+    `carry_out` returns the results of its items in order, all in one commit; if it fails, every call raises its
+    error. If
+    PostgreSQL refuses the batch for a defect, nothing was stored, and each item is tried alone.
     """
 
     def __init__(
@@ -41,10 +40,9 @@ class Batcher(Generic[Item, Result]):
         weigh: Callable[[Item], int] = lambda _: 1,
         owner_of: Callable[[Item], str] | None = None,
     ) -> None:
-        """At most `at_once` batches are under way; several items of one weigh no more than `max_weight`.
+        """Run `at_once` batches at most; several items weigh at most `max_weight`.
 
-        With `owner_of`, which says whose an item is, one batch more may pass: of those alone who have nothing under
-        way.
+        With `owner_of` one more batch may pass, of owners without items in flight.
         """
         self._carry_out = carry_out
         self._free = at_once
@@ -58,9 +56,9 @@ class Batcher(Generic[Item, Result]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def do(self, item: Item) -> Result:
-        """Carry out one item and return its result; raises what `carry_out` raises for it.
+        """Carry out one item and return its result, or raise its error.
 
-        When the caller is cancelled, an item that still waits is dropped; one under way may still be carried out.
+        If the caller is cancelled, a waiting item is dropped; one in flight may still be carried out.
         """
         passes = not (self._free > 0 and not self._waiting)
         if not passes or self._passes(item):
@@ -85,7 +83,7 @@ class Batcher(Generic[Item, Result]):
             self._owners.update(map(self._owner_of, items))
 
     def _end(self, items: Iterable[Item], *, passes: bool) -> None:
-        """Take note that a batch is over, and begin the next one in its place, if any item waits."""
+        """End a batch, and begin the next if items wait."""
         if self._owner_of is not None:
             self._owners -= Counter(map(self._owner_of, items))
         if passes:
@@ -100,7 +98,7 @@ class Batcher(Generic[Item, Result]):
         task.add_done_callback(self._tasks.discard)
 
     def _next(self, *, passes: bool) -> list[tuple[Item, asyncio.Future[Result]]]:
-        """Take the next batch out of those that wait, in their order; one that `passes` leaves others' alone."""
+        """Take the next batch in order; with `passes` only items of owners without items in flight."""
         batch: list[tuple[Item, asyncio.Future[Result]]] = []
         left: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         weight = 0

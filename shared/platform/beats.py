@@ -1,9 +1,7 @@
-"""The beats of event loops, in memory shared with the process that watches them (`planq.deploy.local.guard`).
+"""Heartbeats of event loops, in memory shared with the watching process (`planq.deploy.local.guard`).
 
-A regular expression holds the interpreter's lock from its first character to its last: nothing in the same process
-can tell that its loop stands still, and no time-out of it fires. So the loop writes into memory that the guard has
-made, and the guard reads it. That of a worker also has the end of its lease: a process that is stopped cannot end
-itself. Standard library only, and little of it: the guard stays small.
+A regular expression holds the interpreter's lock to its end, so nothing in the same process can notice a stuck loop.
+A worker also writes the end of its lease: a stopped process cannot end itself. Standard library only, to stay small.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ if TYPE_CHECKING:
     import asyncio
 
 GUARD_VARIABLE = "PLANQ_GUARD"
-"""Names the descriptors that a guard hands down: that of the memory, and one for stacks."""
+"""Descriptors passed by the guard: the memory, and one for stacks."""
 
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
-"""Makes a watched process write the stacks of all its threads; nothing else uses it."""
+"""Makes a watched process write all stacks; nothing else uses it."""
 
 boot_clock: Callable[[], float] = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""Returns seconds since the machine was started; on Linux with those for which it slept."""
+"""Returns seconds since boot; on Linux including suspended time."""
 
 _REPORT = struct.Struct("=qqdq")
 _BEATS = struct.Struct("=q")
@@ -42,9 +40,9 @@ _BEATS_IN_LIMIT = 10
 
 
 class Report(NamedTuple):
-    """What a watched process says: how late a beat may be (0: not watched), and how many there were.
+    """The maximum delay of a beat (0: not watched) and the number of beats.
 
-    Where its writes act (`is_acting`), it must be gone at `fence_at` on the boot clock.
+    If its writes act (`is_acting`), the process must end by `fence_at` on the boot clock.
     """
 
     limit_seconds: float
@@ -54,18 +52,18 @@ class Report(NamedTuple):
 
 
 def read(memory: mmap.mmap) -> Report:
-    """Return what a process has said last."""
+    """Return a process's last report."""
     limit, beats, fence_at, is_acting = _REPORT.unpack_from(memory)
     return Report(limit / 1000, beats, fence_at, bool(is_acting))
 
 
 def clear(memory: mmap.mmap) -> None:
-    """Forget what a process has said: it is watched no more."""
+    """Clear a process's report: it is no longer watched."""
     _REPORT.pack_into(memory, 0, 0, 0, 0.0, 0)
 
 
 def process_state(pid: int) -> tuple[str, int] | None:
-    """Return a process's state (a letter, see proc_pid_stat(5)) and when it started; None where there is none."""
+    """Return a process's state (see proc_pid_stat(5)) and start time; None without one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name before them may contain anything.
@@ -76,12 +74,10 @@ def process_state(pid: int) -> tuple[str, int] | None:
 
 
 class Beats:
-    """The memory, in a watched process. Made before any thread begins; one loop of the process beats."""
+    """The memory in a watched process, made before any thread; one loop beats."""
 
     def __init__(self, memory: int, stacks: int) -> None:
-        """`memory` and `stacks` are descriptors; at `STACK_SIGNAL` the stacks go into the latter, whoever has the
-        lock of the interpreter.
-        """
+        """`memory` and `stacks` are descriptors; `STACK_SIGNAL` writes stacks even if the lock is held."""
         import faulthandler  # the guard needs none
 
         self._memory = mmap.mmap(memory, REPORT_BYTES)
@@ -89,10 +85,7 @@ class Beats:
 
     @classmethod
     def inherited(cls) -> Beats | None:
-        """Return the memory of the guard that has started this process, None where there is none.
-
-        Call it once, first of all: no child of this process shall find it.
-        """
+        """Return the starting guard's memory, or None; call it first, so that no child finds it."""
         if (text := os.environ.pop(GUARD_VARIABLE, None)) is None:
             return None
         memory, stacks = (int(number) for number in text.split(","))
@@ -104,19 +97,19 @@ class Beats:
         return Beat(self, limit_seconds)
 
     def start(self, limit_seconds: float) -> None:
-        """Be watched from now on."""
+        """Begin to be watched."""
         _REPORT.pack_into(self._memory, 0, round(limit_seconds * 1000), 0, 0.0, 0)
 
     def write(self, beats: int) -> None:
-        """Say that the loop goes on."""
+        """Write a beat."""
         _BEATS.pack_into(self._memory, _BEATS_AT, beats)
 
     def fence(self, at: float, is_acting: bool) -> None:
-        """Store when the process must be gone, and whether writes of it act."""
+        """Store when the process must end, and whether its writes act."""
         _FENCE.pack_into(self._memory, _FENCE_AT, at, is_acting)
 
     def stop(self) -> None:
-        """Be watched no more."""
+        """Stop being watched."""
         clear(self._memory)
 
 
@@ -133,7 +126,7 @@ class Beat:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Beat from now on; call it on the loop. With a limit of 0 only the fence is watched."""
+        """Begin to beat, on the loop. With a limit of 0 only the fence is watched."""
         if not self._is_watched:
             self._is_watched = True
             self._beats.start(self._limit)
@@ -142,7 +135,7 @@ class Beat:
                 self._next(loop)
 
     def fence(self, at: float, is_acting: bool) -> None:
-        """Have this process killed at `at` on the boot clock, if writes of it act then; from any thread."""
+        """Have this process killed at `at` (boot clock) if its writes act then; thread-safe."""
         self._fence = at, is_acting
         if self._is_watched:
             self._beats.fence(at, is_acting)
@@ -153,7 +146,7 @@ class Beat:
         self._timer = loop.call_later(self._every, self._next, loop)
 
     def stop(self) -> None:
-        """Beat no more, since the loop is about to end; idempotent, on the loop."""
+        """Stop beating before the loop ends; idempotent, on the loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

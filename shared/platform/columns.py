@@ -1,4 +1,4 @@
-"""How columns, constraints and indexes are written in the tables: one short word for each kind."""
+"""Short functions for columns, constraints and indexes of the tables."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ SQLModel.metadata.naming_convention = {
 
 
 class _TextDomain(DOMAIN):
-    """A domain over texts, which is compared as these are."""
+    """A domain over texts, compared like these."""
 
     operator_classes = OperatorClass.STRING
 
 
 def enum_column(domain: str, values: Iterable[StrEnum], *, default: str | None = None, nullable: bool = False) -> Any:
-    """Return a text of a domain that allows exactly these values of an enum.
+    """Return a text of a domain that allows exactly these values.
 
-    A domain is checked where the column is set. PostgreSQL parses a check constraint for every statement that
-    changes a row: seven of them took a seventh of its time for a job of five steps (11/2026).
+    PostgreSQL checks a domain where the column is set, but parses check constraints for every changed row.
     """
     allowed = ", ".join(f"'{value}'" for value in values)
     kind = _TextDomain(domain, Text(), check=f"VALUE IN ({allowed})", constraint_name=f"ck_{domain}")
@@ -41,13 +40,13 @@ def enum_column(domain: str, values: Iterable[StrEnum], *, default: str | None =
 
 
 def pattern_column(domain: str, pattern: re.Pattern[str]) -> Any:
-    """Return a text of a domain that allows what a pattern matches as a whole."""
+    """Return a text of a domain that matches a whole pattern."""
     kind = _TextDomain(domain, Text(), check=f"VALUE ~ '^{pattern.pattern}$'", constraint_name=f"ck_{domain}")
     return Field(sa_column=Column(kind, nullable=False))
 
 
 def partial_index(column: str, where: str, *, include: Sequence[str] = ()) -> Index:
-    """Return an index over the rows that a condition holds for, which keeps other columns, too, to be counted by."""
+    """Return an index over the rows of a condition, including other columns for index-only counts."""
     return Index(None, column, postgresql_where=text(where), postgresql_include=list(include))
 
 
@@ -56,12 +55,12 @@ def json_column(*, nullable: bool = True) -> Any:
 
 
 def parts_column() -> Any:
-    """Return a column for the parts of an input, by whose `sha256` rows are found (`parts_index`)."""
+    """Return a column for an input's parts, searched by `sha256` (`parts_index`)."""
     return Field(default=None, sa_column=Column(JSONB, nullable=True))
 
 
 def parts_index(table: str) -> Index:
-    """Return the index that finds the rows whose parts a payload is the bytes of, among those that have parts."""
+    """Return the index that finds the rows with a payload among their parts."""
     return Index(
         f"ix_{table}_parts",
         "parts",
@@ -72,7 +71,7 @@ def parts_index(table: str) -> Index:
 
 
 def time_column(*, nullable: bool = True, now: bool = False) -> Any:
-    """Return a moment in time; `now` makes that of the insert the default."""
+    """Return a timestamp; with `now` the insert's time is the default."""
     default = text("now()") if now else None
     return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=nullable, server_default=default))
 
@@ -96,7 +95,7 @@ def ints_column(*, nullable: bool = False) -> Any:
 
 
 def texts_column(*, nullable: bool = True, empty: bool = False) -> Any:
-    """Return a list of texts; `empty` makes the empty one the default."""
+    """Return a list of texts; with `empty` its default is empty."""
     return Field(sa_column=Column(ARRAY(Text), nullable=nullable, server_default=text("'{}'") if empty else None))
 
 
@@ -106,7 +105,7 @@ def text_column(default: str | None = None, *, nullable: bool = False, primary_k
 
 
 class _Xid8(UserDefinedType[Any]):
-    """PostgreSQL's own type of transactions' numbers, which SQLAlchemy does not know."""
+    """PostgreSQL's 64-bit transaction id, which SQLAlchemy does not know."""
 
     cache_ok = True
 
@@ -115,10 +114,7 @@ class _Xid8(UserDefinedType[Any]):
 
 
 def xid_column(*, primary_key: bool = False, default: str = "pg_current_xact_id()") -> Any:
-    """Return the number of a transaction, of the one that inserts the row as a rule; a database never uses one twice.
-
-    Rows below `pg_snapshot_xmin(pg_current_snapshot())` are all there are: nobody can commit another one of them.
-    """
+    """Return the inserting transaction's id, never used twice; no rows appear below `pg_snapshot_xmin()`."""
     given = text(default)
     return Field(
         default=None, sa_column=Column(_Xid8(), nullable=False, server_default=given, primary_key=primary_key)

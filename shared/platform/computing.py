@@ -1,8 +1,4 @@
-"""Computing beside an event loop: in one thread of the process, one piece of work after the other.
-
-Threads share the interpreter with the loop. Where n of them compute, the loop is one of n + 1 that want it, and waits
-as long as Python lets the others have it, each time. So there is one thread, and it has to let go often.
-"""
+"""Compute next to an event loop, in one thread: with n threads the loop is one of n + 1 that want the interpreter."""
 
 from __future__ import annotations
 
@@ -19,11 +15,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _SWITCH_SECONDS = 0.0005
-"""How long a thread keeps the interpreter from another: a tenth of Python's own. Measured 2026-11 with a thread that
-computes without end: the loop waits that long after each call of the system."""
+"""A tenth of Python's switch interval: the loop waits this long after each system call."""
 
 INLINE_CHARS = 8 * 1024
-"""What is longer is read and checked in the thread: a body of 45 kB may hold numbers that take 40 ms."""
+"""Longer texts are parsed in the thread: 45 kB of numbers may take 40 ms."""
 
 _threads: list[ThreadPoolExecutor] = []
 
@@ -31,10 +26,7 @@ os.register_at_fork(after_in_child=_threads.clear)
 
 
 async def off_loop(work: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
-    """Return what `work` comes to, computed in the thread for this; context variables are carried over.
-
-    For what computes and waits for nothing. Cancelled, it is left behind; what has not begun by then never does.
-    """
+    """Run pure computation in the thread, with context variables; if cancelled, it is abandoned."""
     if not _threads:
         sys.setswitchinterval(_SWITCH_SECONDS)
         _threads.append(ThreadPoolExecutor(1, thread_name_prefix="computing"))

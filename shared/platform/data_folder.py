@@ -1,4 +1,4 @@
-"""The data folder of an installation: whether it can be used, whose data it holds, how much room it has."""
+"""The data folder of an installation: its use, its owner, its free space."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from urllib.parse import unquote
 from planq.shared.platform.errors import Misconfigured
 
 LEAST_FREE_BYTES = 16 * 1024 * 1024
-"""One segment of PostgreSQL's log: where no more is free, it cannot begin the next one, and ends."""
+"""One WAL segment of PostgreSQL: with less it stops."""
 
 
 @contextlib.contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Turn the system's refusals to make, read or write something in a data folder into `Misconfigured`."""
+    """Turn system errors in a data folder into `Misconfigured`."""
     try:
         yield
     except OSError as error:
@@ -41,9 +41,8 @@ def usable(folder: Path) -> Iterator[None]:
 
 
 def require_own(place: Path, *, others_may: int = 0o055) -> None:
-    """Raise `Misconfigured` for a place of another user, or one with more rights for others than those of this mode.
-
-    Root may own what others use. What is not there is nobody's.
+    """Raise `Misconfigured` if another user owns a place, or others have more rights than this mode; root may own
+    it.
     """
     try:
         found = place.lstat()
@@ -65,17 +64,14 @@ def require_own(place: Path, *, others_may: int = 0o055) -> None:
 
 
 def make_own(data: Path) -> None:
-    """Make a data folder, in which nobody else may write; raises `Misconfigured` where another's is there."""
+    """Make a data folder that others cannot write; raises `Misconfigured` for a foreign one."""
     with usable(data):
         data.mkdir(parents=True, exist_ok=True, mode=0o755)
         require_own(data)
 
 
 def kept_text(data: Path, name: str, make: Callable[[], str]) -> str:
-    """Return what a file of the data folder keeps, made on first use and readable by its owner only.
-
-    Raises `Misconfigured` when that folder cannot be used, or others may read or write the file.
-    """
+    """Return a file's text, made on first use and readable by its owner only; raises `Misconfigured`."""
     make_own(data)
     with usable(data):
         file = data / name
@@ -95,16 +91,13 @@ def kept_text(data: Path, name: str, make: Callable[[], str]) -> str:
 
 
 def serves(data: Path, *urls: str) -> bool:
-    """Say whether one of these is the URL of an embedded server with its data below this folder."""
+    """Return whether a URL is of an embedded server with its data in this folder."""
     notes = [note.read_text("utf-8") for note in data.glob("*/run.path")]
     return any(place in unquote(url) for place in (f"{data}/", *notes) for url in urls)
 
 
 def lacks_space(folder: Path, least: int = LEAST_FREE_BYTES) -> str | None:
-    """Return a sentence where fewer bytes than `least` are free for the servers that lie in `folder`, else None.
-
-    A folder that cannot be looked at lacks none.
-    """
+    """Return a sentence if fewer than `least` bytes are free, else None, also for an unreadable folder."""
     try:
         lacks = shutil.disk_usage(folder).free < least
     except OSError:
@@ -113,7 +106,7 @@ def lacks_space(folder: Path, least: int = LEAST_FREE_BYTES) -> str | None:
 
 
 def free_space(folder: Path) -> str:
-    """Return how much is free where a folder lies, and what to do about it."""
+    """Return how much space is free, and what to do."""
     there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     free = shutil.disk_usage(there).free // 1024
     return f"{free} KiB are free; remove something, or move the folder (--data or PLANQ_DATA)"

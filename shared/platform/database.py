@@ -1,10 +1,8 @@
-"""One pool of connections to PostgreSQL a process, statements by name, rows as records, errors turned into ours.
+"""The connection pool of a process, statements by name, rows as records, and planq's errors.
 
-Every statement is its own transaction (autocommit); what must commit together is one statement or one SQL function.
-Statements have names. They lie in the folders `sql` of the kernel and of subjects (`sql_files.py`), those of lists
-and documents in `listings.py` of their subject; a test holds the names that Python asks for equal to these. A
-statement that the server undid because of others (a deadlock, a plan that a migration made void) is repeated:
-nothing of it happened.
+Every statement is its own transaction (autocommit). Named statements are in the folders `sql` of kernel and subjects
+(`sql_files.py`) and in `listings.py`; a test compares the names with those in use. A statement that the server undid
+(a deadlock, a plan that a migration made void) is repeated.
 """
 
 from __future__ import annotations
@@ -50,9 +48,7 @@ KEEPALIVE: dict[str, Any] = {
     "tcp_user_timeout": 15_000,
     "connect_timeout": 10,
 }
-"""libpq's defaults leave a connection whose other end vanished without a word for a quarter of an hour; here it is
-given up after some 15 s (tcp_user_timeout in ms, the others in s). Without meaning on a Unix socket. A server that
-takes a connection and says nothing would be waited for without an end."""
+"""Drops a silent connection after some 15 s instead of libpq's quarter of an hour (ms for tcp_user_timeout)."""
 
 
 _AWAY = (
@@ -64,35 +60,29 @@ _AWAY = (
     psycopg.errors.TransactionTimeout,
     TimeoutError,
 )
-"""What says that the database cannot serve now; the numbers are classes of SQLSTATE (PostgreSQL 18, appendix A)."""
+"""Errors of a database that cannot serve now, by SQLSTATE class (PostgreSQL 18, appendix A)."""
 
 _LOST = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
-"""What a connection says that may be of no use any more."""
+"""Errors of a connection that may be useless."""
 
 _OPTIONS = "-c idle_in_transaction_session_timeout=60s -c client_connection_check_interval=1s"
-"""The server ends a statement within a second whose connection was given up here, also one that waits for a lock. And
-a process that is frozen within a transaction holds its locks no longer, and stops no stream of events: these show
-what lies below every open transaction."""
+"""End abandoned statements within a second, and frozen transactions, which hold locks and stop event streams."""
 
 _RENEW_SECONDS = 0.1
-"""Hundreds of statements that find dead connections at the same moment renew them once."""
+"""Hundreds of statements on dead connections renew them once."""
 
 _UNDONE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
-"""The server undid the statement for the sake of another one."""
+"""The server undid the statement for another one."""
 
 _MOST_TEXTS = 2000
 """Maximum number of statements whose text a pool keeps: more than there are, except for those of filtered lists."""
 
 _TRIES = 4
-"""Tries of a statement that was undone. The one that it collided with has gone on, so a second try nearly always
-suffices."""
+"""Maximum tries of an undone statement; the second nearly always suffices."""
 
 
 def as_json(value: Any) -> Json | None:
-    """Wrap a value, or the text of one, as a `json` parameter; None stays SQL null.
-
-    NUL characters are kept as escapes, which the `json` type stores as they are; NaN and infinities raise ValueError.
-    """
+    """Wrap a value, or its JSON text, as a `json` parameter; None is SQL null; NaN raises `ValueError`."""
     if isinstance(value, JsonText):
         return Json(value, dumps=_text_of)
     return None if value is None else Json(value, dumps=json_text)
@@ -111,23 +101,22 @@ _pieces = c_make_encoder(None, _no_json, encode_basestring_ascii, None, ":", ","
 
 
 def json_text(value: Any) -> str:
-    """Return JSON text in ASCII, what UTF-8 cannot carry as escapes; NaN and infinities raise ValueError."""
+    """Return ASCII JSON; NaN and infinities raise `ValueError`."""
     return "".join(_pieces(value, 0))
 
 
 def stored_text(value: Any) -> str | None:
-    """Return the JSON text to store of a value, or of the text of one; None stays SQL null."""
+    """Return the JSON text to store; None is SQL null."""
     if isinstance(value, JsonText):
         return value.body.decode()
     return None if value is None else json_text(value)
 
 
 def record(kind: type[Record], row: Row, /, **more: Any) -> Record:
-    """Return the record that a row, or an object from SQL, is: a dataclass whose fields have its names.
+    """Return a row, or a JSON object from SQL, as a dataclass with fields of the same names.
 
-    `more` are fields that the row has not, or has otherwise: `ref=row` where the row says also which step it is of.
-    Other names mean nothing, and what has its type already is taken as it is. JSON of users (`Any`, the values of
-    mappings) is not looked at: NUL, lone surrogates and integers of any size pass. Raises `ValueError` for others.
+    `more` adds or replaces fields; unknown names are ignored. JSON of users (`Any`, mappings) is not validated.
+    Raises `ValueError`.
     """
     return cast(Record, _reader(cast(Any, kind)).validate_python({**row, **more} if more else row))
 
@@ -138,10 +127,9 @@ def _reader(kind: Any) -> TypeAdapter[Any]:
 
 
 def sql_fields(item: Any) -> dict[str, Any]:
-    """Return the fields of a record as SQL functions take them, by its names, without those that are None.
+    """Return a record's fields that are not None, as SQL functions take them.
 
-    What users wrote (`Any`, mappings) and errors are texts that hold JSON: functions that take JSON apart
-    refuse NUL and lone surrogates anywhere in it, which the type `json` itself stores as they are.
+    Users' JSON and errors become text: `json` functions refuse NUL and lone surrogates, which the type stores.
     """
     names, values_of, writes = _writer(cast(Any, type(item)))
     return {
@@ -152,7 +140,7 @@ def sql_fields(item: Any) -> dict[str, Any]:
 
 
 def storable_fields(item: Any) -> dict[str, Any]:
-    """Do what `sql_fields` does, and replace what PostgreSQL cannot hold in a text."""
+    """Return `sql_fields` with unstorable characters replaced."""
     return {name: storable(value) if type(value) is str else value for name, value in sql_fields(item).items()}
 
 
@@ -185,15 +173,15 @@ def _write_of(hint: Any) -> _Write | None:
 
 
 def shown_time(value: datetime | None) -> str | None:
-    """Return a column's time as it leaves the process: ISO 8601 in UTC."""
+    """Return a time for output: ISO 8601 in UTC."""
     return None if value is None else value.astimezone(UTC).isoformat()
 
 
 def named(texts: Iterable[str]) -> Mapping[str, bytes]:
-    """Return the statements of query files, by name: `-- name: heartbeat` begins one, the next such line ends it.
+    """Return the statements of query files by name, each after a line `-- name: heartbeat`.
 
-    The rows of `sweep_look/batches` are added to those of `sweep_look`: what a subject adds stands in its own file.
-    What begins with `tidy_` is run by a sweep, from time to time. Raises `ValueError` for a name that is there twice.
+    `sweep_look/batches` adds its rows to `sweep_look`; a sweep runs statements named `tidy_…`. Raises `ValueError`
+    for a duplicate name.
     """
     found: dict[str, bytes] = {}
     for text in texts:
@@ -212,12 +200,12 @@ QUERIES = named(file.read_text("utf-8") for file in sql_files() if is_query(file
 
 
 def query(name: str) -> bytes:
-    """Return the statement of this name (`sql_files`); raises `KeyError` where there is none."""
+    """Return the statement of this name; raises `KeyError`."""
     return QUERIES[name]
 
 
 def statement(name: str, params: Mapping[str, Any]) -> bytes:
-    """Return the query of this name, or else what the select of this name is for these parameters; or `KeyError`."""
+    """Return the query of this name, else the select for these parameters; raises `KeyError`."""
     if (text := QUERIES.get(name)) is not None:
         return text
     # SQLAlchemy takes a process half a second and 26 MB: workers, which ask for no select, do without.
@@ -227,16 +215,13 @@ def statement(name: str, params: Mapping[str, Any]) -> bytes:
 
 
 class Rows(list[DictRow]):
-    """The rows that a statement returned; it `touched` so many."""
+    """The returned rows, and the number of `touched` rows."""
 
     touched = 0
 
 
 class _LastFirst(deque[Any]):
-    """Lends the connection that was returned last: its backend is warm, which a lone job feels by a tenth.
-
-    The pool of psycopg_pool 3.3 appends what is returned and lends from the left, so that all take turns.
-    """
+    """Lends the connection returned last, whose backend is warm; psycopg_pool 3.3 lends in turn."""
 
     append = deque.appendleft
 
@@ -252,7 +237,7 @@ class _Connection(psycopg.AsyncConnection[DictRow]):
 
 
 class Database:
-    """A pool of autocommit connections, opened inside the event loop that uses it."""
+    """A pool of autocommit connections, opened in the event loop that uses it."""
 
     def __init__(
         self,
@@ -265,19 +250,15 @@ class Database:
         has_pooler: bool = False,
         functions: str | None = None,
     ) -> None:
-        """Open no connection yet; raises `Misconfigured` when libpq cannot read the URL.
+        """Open no connection yet; raises `Misconfigured` if libpq cannot read the URL.
 
-        `timeout_seconds` bounds the wait for a connection, `statement_seconds` the use of one, that wait included:
-        None where a lock, or a server that hangs, may take as long as it takes. A named statement that has no answer
-        after `silent_seconds`, where every one is a short one. What takes longer ends its connection and all others:
-        they may lead nowhere any more, which TCP by itself notices much later.
+        `timeout_seconds` bounds the wait for a connection, `statement_seconds` the use of one including that wait
+        (None: unbounded), `silent_seconds` the answer to a named statement. Exceeding the latter two ends all
+        connections, which may be dead. With a pooler (`Settings.has_pooler`) statements are not prepared, and
+        connections have no options.
 
-        `functions` is the schema of this release's SQL functions (`Settings.functions_schema`); None where the
-        search_path leads to them. The server shows it in the name of each connection, and `planq migrate` keeps the
-        functions that open connections use.
-
-        With a pooler (`Settings.has_pooler`) each transaction may reach another process of the server: no statement
-        is prepared, and no option of a connection is asked for.
+        `functions` is the schema of this release's SQL functions (`Settings.functions_schema`); None: the search_path
+        finds them. Connections have it in their names, and `planq migrate` keeps the functions of open connections.
         """
         self._statement_seconds = statement_seconds
         self._silent_seconds = silent_seconds
@@ -314,19 +295,17 @@ class Database:
         self._pool._pool = _LastFirst()
 
     async def _configure(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
-        """Have a new connection call this release's functions, and read JSON as what planq has stored."""
+        """Use this release's functions and planq's JSON decoder."""
         cast(_Connection, connection).placed = self._placed
-        set_json_loads(decode_stored, connection)  # the same values, in half of the time
+        set_json_loads(decode_stored, connection)  # equal values in half the time
 
     async def _check(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
-        """Refuse to hand out a connection that the server closed while it lay idle.
+        """Refuse to lend a connection that the server closed.
 
-        To ask each time would cost as much as the statement does. What the server said of its end, or that it has
-        gone, can be read from the socket; only where there is something to read is the connection asked. What was
-        lost without a word shows at the statement.
-
-        After a restart all of them are dead. The pool would try one after the other, with pauses of 1, 2, 4 s between
-        (psycopg_pool 3.3), and give up although the database is back: so the first dead one makes all of them new.
+        A query each time would double the cost: only a connection with something to read is queried. After a restart
+        all
+        are dead, and psycopg_pool 3.3 would retry one after the other with growing pauses; the first dead one renews
+        all.
         """
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
@@ -346,10 +325,7 @@ class Database:
     async def _run(
         self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], *, by_value: bool = False
     ) -> Rows:
-        """Run a statement in a transaction of its own; return its rows. `by_value` plans it for these parameters.
-
-        It is run again where the server says that nothing of it happened. Failures come out as `connection` says.
-        """
+        """Run a statement in its own transaction, again if the server undid it; `by_value` plans for its values."""
         statement = self._placed(statement)
         since, tries = monotonic(), 1
         try:
@@ -391,17 +367,14 @@ class Database:
     def _watch(
         self, connection: psycopg.AsyncConnection[DictRow], since: float, silent_seconds: float | None = None
     ) -> asyncio.TimerHandle | None:
-        """End a connection whose use takes too long, counted for all of it from `since` on; None: it may."""
+        """End a connection whose use takes too long, counted from `since`; None: unbounded."""
         bounds = [] if silent_seconds is None else [silent_seconds]
         if self._statement_seconds is not None:
             bounds.append(max(self._statement_seconds - (monotonic() - since), 0.0))
         return asyncio.get_running_loop().call_later(min(bounds), _shut_down, connection) if bounds else None
 
     async def _let_go_of(self, connection: psycopg.AsyncConnection[DictRow], error: psycopg.Error) -> None:
-        """Replace every connection, if one turned out to be dead, or to lead to what is no longer the primary.
-
-        Note a refusal for want of space.
-        """
+        """Renew all connections if one is dead or no longer leads to the primary; note a full disk."""
         if isinstance(error, psycopg.errors.DiskFull):
             self._full = (monotonic(), _away(error))
         if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
@@ -410,14 +383,11 @@ class Database:
             await self._renew()
 
     def refused_for_want_of_space(self, *, within: float) -> str | None:
-        """Return a sentence when the server refused a statement for want of space in the last so many seconds."""
+        """Return the error of a full disk within the last seconds, or None."""
         return self._full[1] if self._full is not None and monotonic() - self._full[0] <= within else None
 
     async def open(self, *, wait: bool = True) -> None:
-        """Open the pool and wait for a first connection; raises `DatabaseUnavailable` when none comes.
-
-        Without `wait` it returns at once, and the next statement waits for a connection.
-        """
+        """Open the pool; with `wait` raises `DatabaseUnavailable` unless a first connection opens."""
         if not wait:
             await self._pool.open(wait=False)
             return
@@ -441,10 +411,8 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[DictRow]]:
-        """Lend a connection; a database failure comes out as `DatabaseUnavailable`, a defect of SQL as it is.
-
-        When one turns out to be dead or read-only all are replaced: they lead to a server that has gone, or is no
-        longer the primary.
+        """Lend a connection; raises `DatabaseUnavailable`; defects of SQL pass. A dead or read-only one renews
+        all.
         """
         since = monotonic()
         try:
@@ -467,11 +435,7 @@ class Database:
         return self._run(statement(name, params), params)
 
     def fetch_page(self, name: str, where: str = "", /, **params: Any) -> Coroutine[Any, Any, list[DictRow]]:
-        """Do what `fetch_all` does with a query whose filters may be null; `where` stands for its `/* where */`.
-
-        It is planned each time for those that are given: a plan that is kept has to do for all of them, and reads
-        whatever they leave out.
-        """
+        """Fetch with filters that may be null, planned for the given ones; `where` replaces `/* where */`."""
         text = statement(name, params).replace(b"/* where */", where.encode())
         return self._run(text, params, by_value=True)
 
@@ -480,7 +444,7 @@ class Database:
         return rows[0] if rows else None
 
     async def fetch_existing(self, name: str, what: str, /, **params: Any) -> DictRow:
-        """Return the first row of a named query; raises `NotFound`, which says `what` there is none of."""
+        """Return the first row; raises `NotFound` with `what` is missing."""
         row = await self.fetch_one(name, **params)
         if row is None:
             raise NotFound(f"there is no {what}")
@@ -490,14 +454,11 @@ class Database:
         return (await self._run(query(name), params)).touched
 
     def replace_after_use(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
-        """Have a connection that carries megabytes of parameters be replaced when it comes back.
-
-        libpq gathers a statement in memory that it keeps, and doubles, until the connection ends.
-        """
+        """Replace a connection after megabytes of parameters: libpq keeps its doubled buffer."""
         connection._expire_at = 0.0  # what psycopg_pool 3.3 looks at when it is returned
 
     async def call(self, function: str, *arguments: Any) -> Any:
-        """Call one of our SQL functions and return its single value; `function` is a name of ours, never input."""
+        """Call an SQL function of planq and return its single value; `function` is never input."""
         rows = await self.call_table(function, *arguments)
         return rows[0][function]
 
@@ -514,17 +475,14 @@ def _in_schema(schema: str, statement: bytes) -> bytes:
 
 
 def _shut_down(connection: psycopg.AsyncConnection[DictRow]) -> None:
-    """End a connection whose answer is awaited; the waiting call then fails as one that lost its connection.
-
-    To cancel the waiting would take longer: psycopg then asks the server to cancel the statement, and waits for 5 s.
-    """
+    """End a connection whose answer is awaited: psycopg's cancellation would wait up to 5 s."""
     # It may be lost by now, and its file closed.
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as ours:
         ours.shutdown(socket.SHUT_RDWR)
 
 
 def _unavailable(error: BaseException) -> DatabaseUnavailable | None:
-    """Return what says that the database cannot serve now; None for a defect that psycopg calls operational."""
+    """Return the error of an unavailable database; None for a defect that psycopg calls operational."""
     if isinstance(error, psycopg.errors.ProgramLimitExceeded):
         return None
     return DatabaseUnavailable(_away(error))

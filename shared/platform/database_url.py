@@ -1,4 +1,4 @@
-"""The address of the database, as libpq reads it."""
+"""The database's URL, as libpq reads it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 SCHEMA = "planq"
-"""Where planq's tables and functions stand unless PLANQ_SCHEMA says otherwise."""
+"""The default schema of planq's tables and functions (PLANQ_SCHEMA)."""
 
 FOR_SPEED: Mapping[str, str] = {
     # The statements read few rows each; compiling one takes ten times as long as running it.
@@ -17,7 +17,7 @@ FOR_SPEED: Mapping[str, str] = {
     "enable_seqscan": "off",
     "enable_mergejoin": "off",
 }
-"""How the server plans statements in planq's sessions. Other values cost time, and break nothing."""
+"""Planner settings of planq's sessions; other values only cost time."""
 
 RELIED_ON: Mapping[str, str] = {
     **FOR_SPEED,
@@ -32,11 +32,11 @@ RELIED_ON: Mapping[str, str] = {
     # The guards of the transition functions read what others committed while they waited for a lock.
     "default_transaction_isolation": "read committed",
 }
-"""The settings that planq relies on in each of its sessions, whatever the server, database or role sets."""
+"""Settings that planq's sessions need, whatever the server, database or role sets."""
 
 
 def in_schema(database_url: str, schema: str) -> str:
-    """Return a URL of libpq whose sessions work in `schema` with those of `RELIED_ON`; its other options stay."""
+    """Return a libpq URL whose sessions use `schema` and `RELIED_ON`; its other options stay."""
     place, _, query = database_url.partition("?")
     parameters = [parameter for parameter in query.split("&") if parameter]
     kept = [parameter for parameter in parameters if not parameter.startswith("options=")]

@@ -1,9 +1,10 @@
-"""A launcher that ties a server to the process which started it, and changes who it runs as; then it is the server.
+"""A script that ties a server to its parent process and changes its identity; then it becomes the server.
 
-It runs as a script of its own (`python -I -S launcher.py … -- COMMAND…`) and ends in `exec`. What it does cannot be
-done safely between fork and exec of a threaded parent, and the parent-death signal has to be set after every change
-of credentials, because the kernel clears it there (prctl(2), PR_SET_PDEATHSIG). Standard library only: nothing of
-planq may be imported here, the virtual environment is not on the path.
+It runs as `python -I -S launcher.py … -- COMMAND…` and ends in `exec`: a threaded parent cannot safely do this
+between
+fork and exec, and the kernel clears PR_SET_PDEATHSIG at every change of credentials (prctl(2)). Standard library
+only:
+the virtual environment is not on the path.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import sys
 import warnings  # noqa: F401 - os.execvp() imports it, and who we are by then may not reach the standard library
 
 PYTHON = (sys.executable, "-P")
-"""How planq starts a module of its own: a file or a folder of the present folder never stands in for what it imports.
-Only modules that users name are looked for there (`planq.worker.tools.registry`)."""
+"""Starts planq's modules without the present folder on the path; only users' modules are looked for there."""
 
 # <linux/prctl.h>, <linux/securebits.h>, <linux/sched.h>, <linux/capability.h>
 PR_SET_PDEATHSIG = 1
@@ -43,7 +43,7 @@ def _checked(result: int, what: str) -> None:
 
 
 def die_with(parent: int, signal_number: int) -> None:
-    """Ask the kernel for `signal_number` once the thread that forked this process ends; exit now if it has ended."""
+    """Let the kernel send `signal_number` when the forking thread ends; exit if it has ended."""
     if sys.platform != "linux":
         return
     _checked(_libc().prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
@@ -52,14 +52,14 @@ def die_with(parent: int, signal_number: int) -> None:
 
 
 def become(uid: int, gid: int) -> None:
-    """Change to another user, with no supplementary group and no way back."""
+    """Change to another user, without supplementary groups."""
     os.setgroups([])
     os.setgid(gid)
     os.setuid(uid)
 
 
 def become_in_namespace(uid: int, gid: int) -> None:
-    """Enter a user namespace in which the present user is called `uid`; files keep their owner outside."""
+    """Enter a user namespace where the present user is `uid`; files keep their owner outside."""
     outer_uid, outer_gid = os.geteuid(), os.getegid()
     _checked(_libc().unshare(CLONE_NEWUSER), "unshare(CLONE_NEWUSER)")
     for name, text in (
@@ -72,7 +72,7 @@ def become_in_namespace(uid: int, gid: int) -> None:
 
 
 def become_with_reach(uid: int, gid: int) -> None:
-    """Change to another user who may still pass through folders that are closed to it, and keeps no other power."""
+    """Change to another user who may still pass through closed folders, with no other capability."""
     libc = _libc()
     _checked(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
     # Without this, access(2) disregards the capabilities of all but root, and PostgreSQL asks it for its programs.
@@ -83,7 +83,7 @@ def become_with_reach(uid: int, gid: int) -> None:
 
 
 def _keep_first(libc: ctypes.CDLL, wanted: tuple[int, ...]) -> int:
-    """Reduce this process to the first capability of `wanted` that it may have, and return it."""
+    """Keep only the first possible capability of `wanted`, and return it."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     for capability in wanted:
         bit = 1 << capability
@@ -94,7 +94,7 @@ def _keep_first(libc: ctypes.CDLL, wanted: tuple[int, ...]) -> int:
 
 
 def hear_signals() -> None:
-    """Undo what the parent ignores or blocks: what a shell starts with `&` hears no SIGINT, nor do its children."""
+    """Undo the parent's ignored and blocked signals: a shell's `&` ignores SIGINT."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

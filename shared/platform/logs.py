@@ -1,8 +1,8 @@
-"""Structured logs over the standard library: JSON lines for machines, or short lines for people.
+"""Structured logs over the standard library: JSON lines, or short lines for people.
 
-Nothing that is logged shows a secret of the settings, or the credentials or the query of an address. Libraries say
-what they do in words of their own, addresses with keys among them: of those only warnings are written. Loggers of the
-modules that users bring are none of a library's, and every line that is written while an attempt runs says which.
+Secrets of the settings, credentials and queries of addresses are hidden. Libraries only log warnings, because they
+log
+full addresses; users' modules log everything. Lines during an attempt have its fields.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import structlog
 from planq.shared.platform.redact import Redaction
 
 OURS = "planq"
-"""The logger above all of ours; every other one is a library's."""
+"""The logger above all of planq's; others are libraries."""
 
 redaction = Redaction()
-"""What no line of this process shows; a secret that is learned later is added."""
+"""The secrets hidden in this process; learned ones are added."""
 
 attempt_fields: ContextVar[Mapping[str, Any]] = ContextVar("planq_attempt_fields")
-"""What lines say that are written while an attempt runs, in a thread of its tool, too: job, step, tenant, tool."""
+"""Fields of lines during an attempt, also in threads of its tool: job, step, tenant, tool."""
 
 _brought: set[str] = set()
-"""Packages that users bring, which are none of the libraries wherever they are installed."""
+"""Packages of users, wherever they are installed."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; the rest was given as `extra`."""
+"""Fields of every record; others came as `extra`."""
 
 
 _encode = json.JSONEncoder(default=str).encode
@@ -43,7 +43,7 @@ _NO_FIELDS: Mapping[str, Any] = {}
 
 
 class _Lines(logging.Filter):
-    """Gives a record the fields of its attempt, and keeps back what libraries say below a warning."""
+    """Adds the attempt's fields, and drops libraries' records below a warning."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING and _is_of_library(record.name):
@@ -56,7 +56,7 @@ class _Lines(logging.Filter):
 
 
 def _is_of_library(logger: str) -> bool:
-    """Say whether a logger is called as a module of the standard library, or of an installed package, is."""
+    """Return whether a logger is named like a module of the standard library or an installed package."""
     top = logger.partition(".")[0]
     if top == OURS or top in _brought:
         return False
@@ -70,10 +70,7 @@ _INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: event, logger, level, the given fields, timestamp, and an exception's traceback.
-
-    A secret is looked for in its spelling as a JSON string.
-    """
+    """One JSON object per line: event, logger, level, fields, timestamp, traceback; secrets in JSON spelling."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -90,17 +87,14 @@ class JsonLines(logging.Formatter):
 
 
 class _PlainFormatter(structlog.stdlib.ProcessorFormatter):
-    """Short lines."""
-
     def format(self, record: logging.LogRecord) -> str:
         return redaction(super().format(record))
 
 
 def configure_logging(level: str, *, form: Literal["json", "text"], secrets: Iterable[str] = ()) -> None:
-    """Send every log record of the process to standard error in one format; call once, from an entry point.
+    """Log to standard error in one format; call once, from an entry point.
 
-    Fields given as `extra={…}` become keys of the line. `level` is for what planq and the modules of users log; of
-    libraries there are warnings and errors. No line shows one of `secrets`.
+    `extra={…}` becomes keys of the line. `level` is for planq and users' modules. `secrets` are hidden.
     """
     hide(secrets)
     handler = logging.StreamHandler(sys.stderr)
@@ -112,12 +106,12 @@ def configure_logging(level: str, *, form: Literal["json", "text"], secrets: Ite
 
 
 def is_brought(module: str) -> None:
-    """Take the package of a module for one that users bring: its loggers write as planq's do."""
+    """Treat the package of a module as a user's: its loggers write like planq's."""
     _brought.add(module.partition(".")[0])
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Let no line that is logged from now on show one of these."""
+    """Hide these texts in all later lines."""
     redaction.add(form for secret in secrets for form in (secret, json.dumps(secret)[1:-1]))
 
 

@@ -1,8 +1,4 @@
-"""Addresses and secrets in text that leaves the process: in logs, errors that are stored, what a command prints.
-
-Pure. What is hidden is shown as `…`: the credentials and the query of every address in a text, and every secret whose
-text is known.
-"""
+"""Hide addresses' credentials and queries, and known secrets, in text that leaves the process, as `…`."""
 
 from __future__ import annotations
 
@@ -14,13 +10,13 @@ from urllib.parse import unquote
 HIDDEN = "…"
 
 LEAST_SECRET_CHARS = 6
-"""A shorter text stands in too many words to be hidden wherever it is found."""
+"""Shorter secrets are not redacted: they would match inside ordinary words."""
 
 LEAST_KEY_CHARS = 8
-"""A shorter text is taken for no provider's key: hidden, it would make many messages unreadable."""
+"""Shorter texts are no provider's key: redacting them would garble messages."""
 
 _WORD_CHARS = 12
-"""A secret of fewer may stand inside a word, where it is not meant."""
+"""Shorter secrets are only redacted as whole words."""
 
 _ADDRESS = re.compile(r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{0,30}://)(?P<rest>[^\s"'<>`\\]+)""")
 _SECRET_PARAMETER = re.compile(r"(?i)([?&;][^=&;]*(?:pass|pwd|secret|token|key|sig|auth|cred)[^=&;]*=)[^&;#]*")
@@ -30,7 +26,7 @@ _FIELD_ENDING = (
     r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|password|passwd|passphrase|secret|credentials?"
     r"|authorization|cookie|(?:access|auth|bearer|refresh|id|session|security)[_-]?token|(?<![\w.-])token)"
 )
-"""The end of the name of a field that holds a credential."""
+"""End of the name of a credential's field."""
 
 _CREDENTIAL_FIELD = re.compile(rf".*{_FIELD_ENDING}", re.IGNORECASE)
 _CREDENTIALS = (
@@ -55,20 +51,16 @@ _CREDENTIALS = (
     re.compile(r"()\beyJ[\w-]{8,2000}\.[\w-]{8,8000}\.[\w-]+"),
     re.compile(r"()-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[\w+/=\s\\:,-]{0,8000}"),
 )
-"""Credentials by their form. The first group of each is kept."""
+"""Forms of credentials; the first group of each is kept."""
 
 
 def without_key(text: str, key: str) -> str:
-    """Return a text of a provider without its API key `key` ("" for none) and without secrets in addresses."""
+    """Return a provider's text without its API key `key` and without secrets in addresses."""
     return redacted(pattern_of([key]).sub("[API key]", text) if key else text)
 
 
 def without_credentials(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """Return a JSON value without credentials: these secrets, fields with the name of one, headers and known forms.
-
-    Of an address the password and the secret parameters are hidden, and the rest is kept. Doing it twice changes
-    nothing.
-    """
+    """Return JSON without these secrets, credential fields, headers and known forms; idempotent."""
     long_enough = {secret for secret in secrets if len(secret) >= LEAST_SECRET_CHARS}
     known = pattern_of(long_enough) if long_enough else None
 
@@ -92,12 +84,12 @@ def without_credentials(value: Any, secrets: Iterable[str] = ()) -> Any:
 
 
 def redacted(text: str) -> str:
-    """Return a text with the credentials and the query of every address in it hidden, its host and path kept."""
+    """Hide the credentials and query of every address in a text."""
     return _ADDRESS.sub(_hidden, text) if "://" in text else text
 
 
 def without_password(url: str) -> str:
-    """Return one address that can be shown to its operator: its password and secret parameters are hidden."""
+    """Return an address for its operator, without password and secret parameters."""
     scheme, separator, rest = url.partition("://")
     place, question, query = rest.partition("?")
     credentials, at, where = place.rpartition("@")
@@ -108,7 +100,7 @@ def without_password(url: str) -> str:
 
 
 def secrets_of(url: str) -> set[str]:
-    """Return the password of an address and the values of its secret parameters, as they are written and as meant."""
+    """Return the password and secret parameters of an address, as written and decoded."""
     place, question, query = url.partition("://")[2].partition("?")
     _, _, password = place.rpartition("@")[0].partition(":")
     parameters = [found[0].partition("=")[2] for found in _SECRET_PARAMETER.finditer(question + query)]
@@ -116,7 +108,7 @@ def secrets_of(url: str) -> set[str]:
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
-    """Return a JSON value in whose texts and keys these secrets are hidden."""
+    """Hide these secrets in the texts and keys of a JSON value."""
     pattern = pattern_of(secrets)
 
     def hide(part: Any) -> Any:
@@ -130,7 +122,7 @@ def without(value: Any, secrets: Iterable[str]) -> Any:
 
 
 def pattern_of(secrets: Iterable[str]) -> re.Pattern[str]:
-    """Return what finds these secrets in a text, the longest first; short ones as whole words only."""
+    """Return a pattern for these secrets, longest first; short ones as whole words only."""
     longest_first = sorted(secrets, key=len, reverse=True)
     return re.compile("|".join(map(_found_as, longest_first)))
 
@@ -143,13 +135,12 @@ class Redaction:
     """Hides known secrets, and what `redacted` hides."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """Those of fewer than `LEAST_SECRET_CHARS` characters are passed over."""
+        """Secrets shorter than `LEAST_SECRET_CHARS` are ignored."""
         self._known: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Hide these, too, from now on."""
         new = {secret for secret in secrets if len(secret) >= LEAST_SECRET_CHARS} - self._known
         if not new:
             return

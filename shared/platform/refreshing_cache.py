@@ -8,10 +8,10 @@ from time import monotonic
 from typing import Any, Generic, TypeVar
 
 MOST_KEPT = 10_000
-"""Bound on cached keys, so that keys which a stranger invents cannot exhaust the memory."""
+"""Maximum cached keys, so that invented keys cannot exhaust the memory."""
 
 MOST_YOUNG = 8
-"""Bound on keys that are refreshed without a reader. A process that uses more keys at once has readers for each."""
+"""Maximum keys that are refreshed without a reader."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -20,10 +20,11 @@ Value = TypeVar("Value")
 class RefreshingCache(Generic[Key, Value]):
     """Caches what `ask` returns for a key, for at most `seconds`; belongs to one event loop.
 
-    A read after half of that time returns the cached value and starts a refresh in the background, so that readers of
-    a key in use never wait. Concurrent readers of one key share one call of `ask`, and its error. The `MOST_YOUNG`
-    keys that were read last are refreshed without a reader, until nobody has read them for `young_for` seconds or a
-    refresh has failed.
+    A read after half of that time returns the cached value and starts a background refresh. Concurrent readers of a
+    key
+    share one call of `ask`, and its error. The `MOST_YOUNG` keys read last are refreshed until nobody has read them
+    for
+    `young_for` seconds or a refresh fails.
     """
 
     def __init__(self, ask: Callable[[Key], Awaitable[Value]], seconds: float, *, young_for: float = 0.0) -> None:
@@ -36,12 +37,12 @@ class RefreshingCache(Generic[Key, Value]):
         self._pausing: set[asyncio.Task[None]] = set()
 
     def peek(self, key: Key) -> Value | None:
-        """Return the cached value of a key without waiting; None where `of` would call `ask`."""
+        """Return the cached value without waiting; None if `of` would call `ask`."""
         kept = self._kept.get(key)
         return kept[1] if kept is not None and monotonic() < kept[0] + self._seconds / 2 else None
 
     async def of(self, key: Key) -> Value:
-        """Return the value of a key; raises what `ask` raises where no value is cached."""
+        """Return the value of a key; raises like `ask` if none is cached."""
         kept = self._kept.get(key)
         if self._young_for:
             self._read_at.pop(key, None)
@@ -94,6 +95,6 @@ class RefreshingCache(Generic[Key, Value]):
 
 
 def _look_at_error(task: asyncio.Task[Any]) -> None:
-    """A failed look beside a reader is no news: the next reader asks again, and hears of it."""
+    """Ignore a failed background refresh: the next reader asks again."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Functions that build a select become texts that `Database` runs as it runs the statements of SQL files."""
+"""Selects, built by functions, as texts that `Database` runs like the statements of SQL files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect
 
 Build: TypeAlias = Callable[..., Select[Any]]
 Given: TypeAlias = bool | EllipsisType | None
-"""What decides on a statement's text: None for what is not given, a flag as it is, an ellipsis for other values."""
+"""What decides on a statement's text: None, a flag, or an ellipsis for other values."""
 
 NAMED: dict[str, Build] = {}
 
 
 class _Compiler(PGCompiler_psycopg):
-    """Writes the values that stand in a select as SQL, by which a partial index is found; parameters stay such."""
+    """Writes a select's own values as SQL, so that partial indexes match; parameters stay."""
 
     def visit_bindparam(self, bindparam: Any, *more: Any, **options: Any) -> Any:
         if bindparam.unique:  # as SQLAlchemy makes one of a value
@@ -36,10 +36,9 @@ _DIALECT = _Dialect()  # type: ignore[no-untyped-call]
 
 
 def named(build: Build) -> Build:
-    """Let a select be asked for by the name of the function that builds it.
+    """Register a select by its function's name.
 
-    Its parameters are those of the statement: None for a filter that is not given, and flags as they are. All others
-    are no values but marks of these, which columns are compared with.
+    Parameters are None for a filter that is not set, flags as they are, and otherwise marks to compare columns with.
     """
     if NAMED.setdefault(build.__name__, build) is not build:
         raise ValueError(f"two selects are called {build.__name__!r}; give one of them another name")
@@ -47,10 +46,7 @@ def named(build: Build) -> Build:
 
 
 def text_of(name: str, values: Mapping[str, Any]) -> bytes:
-    """Return the statement of this name for what is given; raises `KeyError` where there is none.
-
-    Each combination of filters has a text of its own, made once: it says nothing of those that are not given.
-    """
+    """Return the cached statement of this name for these parameters; raises `KeyError`."""
     return _text_for(name, tuple((key, _given(value)) for key, value in values.items()))
 
 
@@ -65,10 +61,10 @@ def _text_for(name: str, given: tuple[tuple[str, Given], ...]) -> bytes:
 
 
 def newest_first(rows: Select[Any], id: Any, below: UUID | int | None, limit: int) -> Select[Any]:
-    """Return a page of rows in the order of a key, the greatest first, of those below `below` if given."""
+    """Return a page of rows, the greatest key first, below `below` if set."""
     return (rows if below is None else rows.where(id < below)).order_by(id.desc()).limit(limit)
 
 
 def where_given(rows: Select[Any], filters: Mapping[Any, Any]) -> Select[Any]:
-    """Return the rows whose columns have these values; None stands for any."""
+    """Return the rows whose columns have these values; None is any."""
     return rows.where(*(column == value for column, value in filters.items() if value is not None))

@@ -1,4 +1,4 @@
-"""Where SQL lies: the kernel and each subject have a folder `sql` with their functions and their queries."""
+"""The SQL files: kernel and subjects have a folder `sql` with functions and queries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SHARED = Path(__file__).resolve().parents[1]
 
 @cache
 def sql_files() -> Sequence[Path]:
-    """Return every file of SQL in these folders, in the order of their paths."""
+    """Return all files of SQL, sorted by path."""
     folders = *SHARED.glob("*/sql"), *SHARED.glob("*/*/sql")
     return sorted(path for folder in folders for path in folder.rglob("*.sql"))
 
 
 def is_query(path: Path) -> bool:
-    """True for files of statements that Python runs by name: `queries.sql`, and all in a folder `queries`."""
+    """True for files of statements that Python runs by name."""
     return "queries" in (path.stem, path.parent.name)

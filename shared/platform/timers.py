@@ -1,7 +1,7 @@
-"""Duties that a process carries out again and again, and timers for what it has stored and is due within seconds.
+"""Repeated duties of a process, and timers for what is due within seconds.
 
-The sweep finds all that is due, in its own time; a timer only makes it happen sooner. So a timer may be lost with its
-process, and what it does is guarded in the database: the sweep, or the timer of another process, may have been first.
+The sweep finds everything due; a timer only makes it sooner, so losing one is harmless, and the database guards its
+action: the sweep or another process may have been first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from planq.shared.platform.errors import DatabaseUnavailable, Unavailable
 _log = logging.getLogger("planq.timers")
 
 _ROUNDING_SECONDS = 0.002
-"""So that the database's clock has passed the moment, too, when it is asked."""
+"""Lets the database's clock pass the moment, too."""
 
 _AT_ONCE = 2
-"""Of the connections that the process shares with its work, so many are taken by timers; those of one job wait for
-its row anyway."""
+"""Maximum connections that timers use; timers of one job wait for its row anyway."""
 
 _AGAIN_SECONDS = 1.0
-"""So soon is a duty tried again that found the database away: outcomes wait for the beat once a lease is stale."""
+"""Pause of a duty that found the database away: outcomes wait for the beat after a stale lease."""
 
 Duty = Callable[[], Awaitable[object]]
 Pause = Callable[[float], Awaitable[object]]
@@ -32,10 +31,9 @@ Pause = Callable[[float], Awaitable[object]]
 async def every(
     seconds: float, duty: Duty, *, name: str, pause: Pause = asyncio.sleep, waits_first: bool = False
 ) -> None:
-    """Carry out a duty for ever, with a pause of so many seconds after each time; cancel to stop.
+    """Carry out a duty for ever, with a pause after each time; cancel to stop.
 
-    A duty that raises goes on with the next time. An outage is logged when it begins, under the code of its error;
-    any other error each time, as `duty_failed` with its traceback.
+    Errors do not end it: an outage is logged once by its code, any other error as `duty_failed` with its traceback.
     """
     is_away = False
     if waits_first:
@@ -55,7 +53,7 @@ async def every(
 
 
 def woken_by(event: asyncio.Event) -> Pause:
-    """Return a pause that ends early when `event` is set, which it clears: what is set later ends the next one."""
+    """Return a pause that ends early when `event` is set, and clears it."""
 
     async def pause(seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -67,7 +65,7 @@ def woken_by(event: asyncio.Event) -> Pause:
 
 
 class NearTimers:
-    """At most `most` timers, none of them further away than `within_seconds`. Belongs to one event loop."""
+    """At most `most` timers of at most `within_seconds`, on one event loop."""
 
     def __init__(self, within_seconds: float = 5.0, most: int = 1000) -> None:
         self._within_seconds = within_seconds
@@ -76,10 +74,7 @@ class NearTimers:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     def set(self, seconds: float, act: Duty) -> None:
-        """Call `act` in so many seconds; what is too far away, or one too many, is left to the sweep.
-
-        So is what `act` raises where the database is away; any other error is logged.
-        """
+        """Call `act` after `seconds`; the sweep does what is too far away, too much, or fails with the database."""
         if seconds <= self._within_seconds and len(self._tasks) < self._most:
             task = asyncio.create_task(self._run(seconds + _ROUNDING_SECONDS, act))
             self._tasks.add(task)
@@ -96,7 +91,7 @@ class NearTimers:
             _log.exception("timer_failed")
 
     async def close(self) -> None:
-        """Forget all timers, and return once none acts any more."""
+        """Cancel all timers and wait for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

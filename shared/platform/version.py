@@ -1,4 +1,4 @@
-"""Which planq this is: its version, and the commit it was built from."""
+"""The version of planq and the commit that it was built from."""
 
 from __future__ import annotations
 

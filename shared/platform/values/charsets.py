@@ -1,4 +1,4 @@
-"""Which text the bytes of a web page mean."""
+"""Decode the bytes of a web page."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _PRESCANNED = 1_024
-"""Bytes at the beginning in which a page may name its encoding. Source: HTML, Living Standard, section 13.2.3.2."""
+"""Bytes in which a page may name its encoding (HTML, Living Standard, section 13.2.3.2)."""
 
 _LATIN = frozenset({"iso8859-1", "ascii"})
-"""What is read as windows-1252 by every browser. Source: Encoding, Living Standard, section 4.2."""
+"""Read as windows-1252 by every browser (Encoding, Living Standard, section 4.2)."""
 
 
 def decoded_page(body: bytes, charset: str | None) -> str:
-    """Return a page as text: by its mark, its header, what it says itself, as UTF-8, else as windows-1252."""
+    """Decode a page by its mark, its header or its own word, as UTF-8, else as windows-1252."""
     for name in _encodings(body, charset):
         try:
             return body.decode(name)

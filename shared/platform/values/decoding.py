@@ -1,8 +1,8 @@
-"""JSON read under three contracts, by whose text it is.
+"""Decode JSON under three contracts.
 
-decode          a text from outside, as RFC 8259 defines JSON: no NaN, no number beyond a float
-decode_bounded  a request's body: the same by a faster decoder, at most so many parts, integers of 64 bits
-decode_stored   what planq has written: integers of any size, lone surrogates
+decode          foreign text (RFC 8259): no NaN, no number beyond a float
+decode_bounded  a request's body: faster, bounded parts, integers of 64 bits
+decode_stored   planq's own text: integers of any size, lone surrogates
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planq.shared.platform.values.pointers import Tokens, to_pointer
 
 
 class RepeatedKey(ValueError):
-    """An object of a JSON text has a key more than once; `pointer` (RFC 6901) leads to the first such key."""
+    """An object has the same key twice; `pointer` (RFC 6901) is the first."""
 
     def __init__(self, pointer: str) -> None:
         super().__init__(f"the key {pointer} stands there more than once")
@@ -27,7 +27,7 @@ class RepeatedKey(ValueError):
 
 
 class LongInteger(ValueError):
-    """An integer of a JSON text needs more than 64 bits; `text` is its digits, cut."""
+    """An integer needs more than 64 bits; `text` is its digits, cut."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"the integer {text} needs more than 64 bits")
@@ -35,15 +35,14 @@ class LongInteger(ValueError):
 
 
 class TooManyParts(ValueError):
-    """A JSON text has more values and keys than it may."""
+    """A JSON text has too many values and keys."""
 
 
 def decode(text: str, *, is_unique: bool = False) -> Any:
-    """Return the value of a JSON text from outside.
+    """Decode a foreign JSON text; with `is_unique` raises `RepeatedKey`.
 
-    Raises ValueError when it is none: NaN, infinities and numbers beyond a float (1e999) included, integers of more
-    than 4300 digits too; RecursionError when it is nested too deeply to be read. With `is_unique` an object may not
-    have the same key twice: `RepeatedKey`.
+    Raises `ValueError`, also for NaN, infinities, numbers beyond a float and integers of more than 4300 digits, and
+    `RecursionError` for deep nesting.
     """
     if is_unique:
         _check_unique(text)
@@ -51,10 +50,10 @@ def decode(text: str, *, is_unique: bool = False) -> Any:
 
 
 def decode_bounded(body: bytes, most_parts: int, *, is_unique: bool = True) -> Any:
-    """Return the value of a JSON text of at most so many values and keys, counted before anything is built of them.
+    """Decode a JSON text of at most `most_parts` values and keys, counted before building.
 
-    Raises `TooManyParts`, `json.JSONDecodeError` with the place, `LongInteger`, which a decoder would silently turn
-    into a float, and `RepeatedKey` unless keys may be repeated; RecursionError for one too deep to be looked through.
+    Raises `TooManyParts`, `json.JSONDecodeError` with the place, `LongInteger` (a decoder would make it a float),
+    `RepeatedKey` with `is_unique`, and `RecursionError`.
     """
     if len(body) > most_parts and count_nodes(body, most_parts) > most_parts:
         raise TooManyParts(f"more than {most_parts} values and keys")
@@ -70,7 +69,7 @@ def decode_bounded(body: bytes, most_parts: int, *, is_unique: bool = True) -> A
 
 
 def decode_stored(text: str | bytes) -> Any:
-    """Return the value of stored JSON, integers of any size and lone surrogates as they are."""
+    """Decode stored JSON, integers of any size and lone surrogates unchanged."""
     body = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if has_long_integer(body):  # which orjson would silently make another number
         return json.loads(text)
@@ -81,10 +80,7 @@ def decode_stored(text: str | bytes) -> Any:
 
 
 def _check_unique(text: str | bytes) -> None:
-    """Raise `RepeatedKey` where an object of a JSON text has the same key twice: which one counts nobody can know.
-
-    Costs about as much as decoding the text once more. Raises ValueError or RecursionError as `decode` does.
-    """
+    """Raise `RepeatedKey` for a repeated key, at the cost of decoding again; fails like `decode`."""
     repeating: list[_RepeatedKeyObject] = []
     value = json.loads(text, object_pairs_hook=_noting(repeating))
     if repeating:
@@ -92,7 +88,7 @@ def _check_unique(text: str | bytes) -> None:
 
 
 class _RepeatedKeyObject(dict[str, Any]):
-    """An object that has the key `twice` more than once in its text."""
+    """An object with the key `twice` more than once."""
 
     twice: str = ""
 
@@ -120,7 +116,7 @@ def _twice(names: Sequence[str]) -> str:
 
 
 def _first(value: Any) -> str:
-    """Return the pointer to the first repeated key, in the order of the text; precondition: there is one."""
+    """Return the pointer to the first repeated key; precondition: there is one."""
     stack: list[tuple[Tokens, Any]] = [(None, value)]
     while stack:
         tokens, item = stack.pop()
@@ -132,7 +128,7 @@ def _first(value: Any) -> str:
 
 
 def finite(text: str) -> float:
-    """Return the number of a text; raises ValueError for none, and for what JSON has no word for: NaN, infinities."""
+    """Return a number; raises `ValueError` also for NaN and infinities."""
     value = float(text)
     return value if math.isfinite(value) else _refuse(text)
 
@@ -155,19 +151,12 @@ _DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in 
 
 
 def has_long_integer(text: bytes) -> bool:
-    """True where 19 digits stand together in JSON, so that an integer in it may need more than 64 bits.
-
-    Made for texts of megabytes: a search by regular expression takes fourteen times as long.
-    """
+    """True if 19 digits follow each other; a regex would take fourteen times as long."""
     return b"0" * 19 in text.translate(_DIGITS)
 
 
 def count_nodes(text: bytes, limit: int) -> int:
-    """Return how many values and keys a JSON text has, an empty list or object twice; it stops above `limit`.
-
-    Nothing is built of them: 2 ms for a text of 1 MB, 15 where strings have to be left out (measured 2026-11-25).
-    What stands behind the first character that is no JSON may be miscounted.
-    """
+    """Count the values and keys of a JSON text without building it (empty containers twice), up to `limit`."""
     found = 1 + _signs(text)
     if found <= limit:
         return found

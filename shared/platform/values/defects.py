@@ -1,4 +1,4 @@
-"""Defects of what was sent: where something is wrong, which rule it breaks, and what to do."""
+"""Defects of requests and documents: the place, the rule, and what to do."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """One thing that is wrong; all of one request are told at once.
+    """One defect; all of one request are reported at once.
 
-    `pointer` leads to it: RFC 6901, in a plan of agents a path such as `steps[0].id`, of a body `channel`. `code`
-    names the rule, of a schema its keyword, and is empty where a rule has no name; `message` is for people; `line`
-    counts from 1; `file` names the file where files are read.
+    `pointer` is RFC 6901, a plan's path such as `steps[0].id`, or a body's field. `code` is the rule or schema
+    keyword,
+    maybe ""; `line` counts from 1.
     """
 
     pointer: str
@@ -32,7 +32,7 @@ class Defect:
         return cls(pointer, code, f"{pointer} {predicate}")
 
     def render(self) -> str:
-        """Return the sentence with its place in front; of a file `file:line: place: what`, as compilers write it."""
+        """Return the message after its place; for files `file:line: place: message`, like compilers."""
         if self.file:
             place = self.file if self.line is None else f"{self.file}:{self.line}"
             return f"{place}: {f'{self.pointer}: ' if self.pointer else ''}{self.message}"
@@ -40,28 +40,28 @@ class Defect:
         return f"{place}: {self.message}" if place else self.message
 
     def of_plan(self) -> dict[str, Any]:
-        """Return the form in which errors carry a defect of a plan of agents."""
+        """Return the form for plans of agents."""
         return {"path": self.pointer, "rule": self.code, "message": self.message}
 
     def of_document(self) -> dict[str, Any]:
-        """Return the form in which errors carry a defect of a document that people write."""
+        """Return the form for documents of people."""
         return {"path": self.pointer, "line": self.line, "message": self.message}
 
     def of_file(self) -> dict[str, Any]:
         return {"file": self.file, "line": self.line, "path": self.pointer, "message": self.message}
 
     def of_body(self) -> dict[str, Any]:
-        """Return the form in which errors carry a defect of a request's body."""
+        """Return the form for a request's body."""
         return {"in": "body", "field": self.pointer, "message": self.message}
 
 
 def body_refused(defects: Sequence[Defect], *, most: int | None = None) -> InvalidRequest:
-    """Return the refusal of a body with these defects; its text names the first `most`, None for all."""
+    """Return the error for these defects of a body; its text has the first `most`."""
     listed = "; ".join(one.render() for one in defects[:most])
     return InvalidRequest(listed, errors=[one.of_body() for one in defects])
 
 
 def defects_of_fields(error: ValidationError, *above: str) -> list[Defect]:
-    """Return what a model finds wrong in decoded JSON, field by field; `above` is where that JSON stands."""
+    """Return the defects that a model finds in decoded JSON below the fields `above`."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return [Defect(".".join(map(str, (*above, *one["loc"]))), "", one["msg"]) for one in found]

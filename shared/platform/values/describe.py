@@ -1,4 +1,4 @@
-"""Untrusted values in messages: short, quoted, and never the whole of them."""
+"""Short, quoted descriptions of untrusted values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from planq.shared.platform.errors import capped
 
 MAX_DEPTH = 100
-"""Deepest nesting of a value or a schema. The check of a schema recurses, and Python allows it about 1000 frames."""
+"""Maximum nesting of values and schemas: checking a schema recurses."""
 
 _EXCERPT_CHARS = 80
 
 
 def is_deeper_than(value: Any, limit: int) -> bool:
-    """True when containers are nested in `value` more than `limit` deep; a scalar has depth 0. Does not recurse."""
+    """True if containers are nested more than `limit` deep (a scalar: 0); does not recurse."""
     level = [value] if isinstance(value, (dict, list, tuple)) else []
     for _ in range(limit):
         if not level:
@@ -31,7 +31,7 @@ def is_deeper_than(value: Any, limit: int) -> bool:
 
 
 def excerpt(value: Any) -> str:
-    """Return a short, quoted description of an untrusted value, for messages."""
+    """Return a short, quoted description of an untrusted value."""
     if isinstance(value, str):
         shown = json.dumps(value[:_EXCERPT_CHARS], ensure_ascii=False)
         return shown if len(value) <= _EXCERPT_CHARS else f"{shown}… ({len(value)} characters)"
@@ -48,6 +48,6 @@ def excerpt(value: Any) -> str:
 
 
 def sentence_list(sentences: Sequence[str], most: int) -> str:
-    """Return the first `most` sentences in one line, and how many more there are."""
+    """Join the first `most` sentences, and the count of the others."""
     more = f"; and {len(sentences) - most} more" if len(sentences) > most else ""
     return "; ".join(sentences[:most]) + more

@@ -1,4 +1,4 @@
-"""Frames of server-sent events, as a client reads them (WHATWG HTML, section 9.2), and the text that they make up."""
+"""Frames of server-sent events, as a client reads them (WHATWG HTML, section 9.2), and their text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """An event: its position in the log, None where it is not part of that; its name; and its data as text."""
+    """An event: its position in the log (None if not from it), name, and data."""
 
     id: str | None
     event: str
@@ -17,17 +17,14 @@ class Frame:
 
 
 class FrameReader:
-    """Reads the frames of one stream from its chunks; skips comments, and drops an incomplete last frame.
-
-    Lines end with LF, as planq writes them: texts may hold any other character that ends lines elsewhere.
-    """
+    """Reads frames from chunks; skips comments and an incomplete end. Lines end with LF only."""
 
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
         self._rest = b""
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        """Yield the frames that a piece completes."""
+        """Yield the frames that a chunk completes."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             if line:
@@ -41,16 +38,13 @@ class FrameReader:
 
 @dataclass(slots=True)
 class SpokenText:
-    """What a model has said so far, of the newest attempt and try."""
+    """The model's text so far, of the newest attempt and try."""
 
     text: str = ""
     _epoch: tuple[int, int] = field(default=(0, 0))
 
     def add(self, piece: Mapping[str, Any]) -> bool:
-        """Take in the data of a frame `text`; False where it is older than what is there, or leaves a gap.
-
-        What follows its offset is replaced, so that nothing stands there twice.
-        """
+        """Add a frame `text` from its offset on; False if it is outdated or leaves a gap."""
         epoch = (piece["attempt"], piece["try"])
         known = self.text if epoch == self._epoch else ""
         if epoch < self._epoch or piece["offset"] > len(known):

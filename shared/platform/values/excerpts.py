@@ -1,8 +1,7 @@
-"""The parts of a large output that later steps reference, so that the rest of it need not be loaded.
+"""The referenced parts of a large output, so that the rest need not be loaded.
 
-When a plan is compiled, every step learns the paths of its output that later steps reference. A large output is
-stored apart from its step's row. The row keeps the small values at these paths, and for a path that leads nowhere
-what was found instead. Arguments resolved over these equal those resolved over the whole output (tested).
+Compiling a plan finds the paths of each output that later steps reference. A large output is stored apart; the step's
+row keeps the small values at these paths, or what was found instead. Resolving gives the same arguments (tested).
 """
 
 from __future__ import annotations
@@ -16,21 +15,18 @@ from planq.shared.platform.values.encoding import encode, is_larger
 from planq.shared.platform.values.pointers import Path, array_index
 
 MAX_AVAILABLE = 50
-"""How many names of present fields a `MissingField` carries; more would not help anybody who reads it."""
+"""Maximum field names in a `MissingField`."""
 
 MAX_VALUE_BYTES = 65_536
-"""The largest value that is kept as an excerpt: what is kept beside its step when it is a whole output."""
+"""Maximum size of an excerpt."""
 
 MAX_TOTAL_BYTES = 4 * MAX_VALUE_BYTES
-"""Most bytes of all excerpts of one output: every step that references it reads them all."""
+"""Maximum size of all excerpts of one output, which each referencing step reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingField:
-    """What was found where a path leads nowhere: `field` is its first segment that was absent in `found`.
-
-    `available` names the keys that were there instead, at most `MAX_AVAILABLE`; empty when that was no object.
-    """
+    """The first absent segment of a path, what it was `found` in, and the `available` keys of an object."""
 
     field: str
     found: str
@@ -39,10 +35,7 @@ class MissingField:
 
 @dataclass(frozen=True, slots=True)
 class Excerpts:
-    """What is known of an output of `size` bytes of JSON whose SHA-256 is `hash`.
-
-    `parts` maps paths to the value there, or to a `MissingField`; of any other path nothing is known.
-    """
+    """Parts of an output of `size` bytes with the SHA-256 `hash`: paths to values or `MissingField`s."""
 
     hash: bytes
     size: int
@@ -52,16 +45,16 @@ class Excerpts:
         return path in self.parts
 
     def at(self, path: Path) -> Any:
-        """Return the value at a covered path, or `MissingField`; raises `KeyError` for any other."""
+        """Return the value at a covered path, or `MissingField`; raises `KeyError`."""
         return self.parts[path]
 
     def extended(self, output: Any, paths: Iterable[Path]) -> Self:
-        """Return these excerpts and, of the whole `output`, what is at `paths`, whatever its size."""
+        """Return these excerpts with the values at `paths` of the whole `output`."""
         return replace(self, parts={**self.parts, **{path: descend(output, path) for path in paths}})
 
     @classmethod
     def read(cls, digest: bytes, size: int, stored: Any) -> Self:
-        """Return what `excerpts_json` has written; None means that nothing is known but hash and size."""
+        """Read what `excerpts_json` wrote; None has no parts."""
         parts: dict[Path, Any] = {}
         for text, value in (stored or {}).get("values", {}).items():
             parts[path_of(text)] = value
@@ -71,11 +64,7 @@ class Excerpts:
 
 
 def excerpts_json(output: Any, wanted: Iterable[Path]) -> bytes:
-    """Return the JSON of what is kept of an output: `{"values": {path: value}, "absent": {path: [...]}}`.
-
-    Values above `MAX_VALUE_BYTES` are left out, and the largest of the others where they would be more than
-    `MAX_TOTAL_BYTES` together. A path stands there as `path_text` writes it.
-    """
+    """Return `{"values": {path: value}, "absent": {path: [...]}}` as JSON, within the size limits."""
     texts: list[tuple[bytes, bool, bytes]] = []
     for path in wanted:
         value = descend(output, path)
@@ -94,7 +83,7 @@ def excerpts_json(output: Any, wanted: Iterable[Path]) -> bytes:
 
 
 def descend(value: Any, path: Sequence[str]) -> Any:
-    """Return what a path leads to in an output, or `MissingField`."""
+    """Return the value at a path in an output, or `MissingField`."""
     for segment in path:
         if isinstance(value, dict):
             if segment not in value:
@@ -111,10 +100,7 @@ def descend(value: Any, path: Sequence[str]) -> Any:
 
 
 def path_text(path: Path) -> str:
-    """Return the stored form of a path: its segments joined by `.`, or a JSON array where one of them has a dot.
-
-    That of the whole output is empty.
-    """
+    """Return a path's stored form: segments joined by `.`, or a JSON array if one has a dot."""
     text = ".".join(path)
     is_plain = not text.startswith("[") and all(path) and text.count(".") == max(len(path) - 1, 0)
     return text if is_plain else encode(list(path)).decode()

@@ -1,4 +1,4 @@
-"""JSON merge patches: what one says is changed, and the rest stays."""
+"""JSON merge patches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Return `target` changed by `patch`, which is not changed itself. Source: RFC 7396, section 2."""
+    """Return `target` changed by `patch` (RFC 7396, section 2); neither is modified."""
     if not isinstance(patch, Mapping):
         return patch
     merged = dict(target) if isinstance(target, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Reads texts out of a JSON object that is still being written, character by character if need be."""
+"""Read texts from a JSON object that is still being written."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
 class PartialObject:
-    """Some members of the outermost object whose values are texts, as far as they have come.
-
-    What is no JSON is read as far as it could be: the reader says nothing of what is wrong, and reads no further.
-    """
+    """Text members of the outermost object, as far as written; invalid JSON is read up to its defect."""
 
     def __init__(self, names: Collection[str]) -> None:
-        """`names` are the members of interest; of one that is there twice the first counts."""
+        """`names` are the members of interest; the first of repeated ones counts."""
         self._texts: dict[str, list[str]] = {}
         self._whole: set[str] = set()
         self._names = frozenset(names)
@@ -39,7 +36,7 @@ class PartialObject:
             pass
 
     def taken(self, name: str) -> str:
-        """Return what has come of a member's text since this was asked before."""
+        """Return a member's new text since the last call."""
         pieces = self._texts.get(name)
         if not pieces:
             return ""
@@ -48,11 +45,11 @@ class PartialObject:
         return text
 
     def whole(self, name: str) -> str | None:
-        """Return a member's text once all of it has come; None until then. Precondition: `taken` was not asked."""
+        """Return a member's complete text, else None; precondition: no `taken`."""
         return "".join(self._texts[name]) if name in self._whole else None
 
     def _next(self) -> str | None:
-        """Return the next character that is no space, and pass it; None where it has not come."""
+        """Consume the next character that is no space; None if it is missing."""
         if space := _SPACE.match(self._left, self._at):
             self._at = space.end()
         if self._at == len(self._left):
@@ -61,7 +58,7 @@ class PartialObject:
         return self._left[self._at - 1]
 
     def _pass(self, run: re.Pattern[str]) -> str | None:
-        """Pass what `run` matches, and return the character after it; None where it has not come."""
+        """Skip what `run` matches, and return the next character; None if it is missing."""
         if found := run.match(self._left, self._at):
             self._at = found.end()
         return self._left[self._at] if self._at < len(self._left) else None

@@ -1,7 +1,7 @@
-"""Images, files and audio in what a model is asked: which kinds there are, how many, and how they are stored.
+"""Images, files and audio for models: kinds, number, and stored form.
 
-A part is stored in its job as a small JSON object. Its bytes are a payload under their SHA-256; those of a `url` are
-fetched by the worker that asks the model.
+A job stores small JSON per part. Bytes are a payload under their SHA-256; workers fetch a `url` when they ask the
+model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planq.shared.platform.values.media import essence
 PartType: TypeAlias = Literal["image", "file", "audio"]
 
 MAX_PARTS = 16
-"""Maximum number of images, files and audio parts of one input."""
+"""Maximum images, files and audio parts of one input."""
 
 MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "image": ("image/png", "image/jpeg", "image/gif", "image/webp"),
@@ -27,7 +27,7 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
         "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     ),
 }
-"""The media types of each type of part, as pydantic-ai (2.68) sends them."""
+"""Media types by type of part, as pydantic-ai 2.68 sends them."""
 
 _SAME = {
     "image/jpg": "image/jpeg",
@@ -46,7 +46,7 @@ _ZIP = b"PK\x03\x04"
 
 
 def found_media_type(data: bytes) -> str | None:
-    """Return the media type that the first bytes show; None where they show none that a part may have."""
+    """Return the media type by the first bytes, or None."""
     for magic, media_type in _MAGIC:
         if data.startswith(magic):
             return media_type
@@ -70,11 +70,7 @@ _MAGIC = (
 
 
 def checked_media_type(kind: str, said: str | None, data: bytes) -> str:
-    """Return the media type of a part's bytes, where somebody `said` one and where not.
-
-    Raises `InvalidRequest` for one that this type of part cannot have, for bytes that are of another one, and where
-    neither says it. The message has no place in front.
-    """
+    """Return the media type of a part's bytes; raises `InvalidRequest` if unknown or unfit."""
     shown = found_media_type(data)
     named = None if said is None else _SAME.get(essence(said), essence(said))
     allowed = MEDIA_TYPES[kind]
@@ -103,10 +99,11 @@ def checked_media_type(kind: str, said: str | None, data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One image, file or piece of audio: either its bytes are the payload `sha256`, or they are at `url`.
+    """An image, file or audio: bytes of the payload `sha256`, or at `url`.
 
-    `size` counts the bytes, and is None for a URL. `artifact_id` is set for what a tool has made: a model that cannot
-    take it is sent its name alone. `data` are the bytes themselves, only in a request that is being sent to a model.
+    `size` is in bytes, None for a URL. `artifact_id` is set for tools' artifacts, sent by name to models that cannot
+    take
+    them. `data` is only set in a request to a model.
     """
 
     type: str
@@ -119,12 +116,12 @@ class Part:
     data: bytes = field(default=b"", repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form in which a job stores it; unset fields are left out."""
+        """Return the stored form, without unset fields."""
         shown = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "data"}
         return {name: value for name, value in shown.items() if value is not None}
 
     def document(self) -> dict[str, Any]:
-        """Return the form in which answers show it."""
+        """Return the form for answers."""
         return {
             "type": self.type,
             "media_type": self.media_type,
@@ -141,20 +138,20 @@ class Part:
 
 
 def part_type(media_type: str) -> PartType:
-    """Return the type of part that a media type is of: `file` for all but images and audio that models take."""
+    """Return the type of part for a media type: `file` unless models take it as image or audio."""
     named = _SAME.get(essence(media_type), essence(media_type))
     kinds: tuple[PartType, ...] = ("image", "audio")
     return next((kind for kind in kinds if named in MEDIA_TYPES[kind]), "file")
 
 
 def part_of_artifact(artifact_id: str, media_type: str, sha256: str, size: int) -> Part:
-    """Return the part that an artifact of bytes is; its type is `file` for all that a model cannot see or hear."""
+    """Return an artifact of bytes as a part."""
     named = _SAME.get(essence(media_type), essence(media_type))
     return Part(part_type(named), named, artifact_id[-200:], sha256, size, artifact_id=artifact_id)
 
 
 def is_for_models(part: Part) -> bool:
-    """Return whether models can take an artifact as it is. Tools say what is in their files of text themselves."""
+    """Return whether models can take an artifact; tools describe text files themselves."""
     return part.type != "file" or part.media_type == "application/pdf"
 
 
@@ -163,7 +160,7 @@ def parts_of(stored: Sequence[Mapping[str, Any]] | None) -> tuple[Part, ...]:
 
 
 def part_tokens(part: Part) -> int:
-    """Return how many tokens a part is taken to have, before a model has counted them."""
+    """Estimate a part's tokens."""
     if part.type == "image":
         return 1_600
     return 2_000 if part.size is None else max(1, part.size // 16)

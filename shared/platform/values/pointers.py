@@ -7,7 +7,7 @@ from collections.abc import Iterable
 _MAX_INDEX_DIGITS = 18
 
 Tokens = tuple["Tokens", str | int] | None
-"""A place in a JSON value as a linked list from the leaf upwards: shared by siblings, rendered only where needed."""
+"""A place as a linked list from the leaf upwards: shared by siblings, rendered when needed."""
 
 
 def to_pointer(tokens: Tokens) -> str:

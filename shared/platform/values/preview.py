@@ -1,8 +1,4 @@
-"""A large output in a few pages: its structure kept, its long texts and lists cut, every cut saying so.
-
-For readers, models among them, who could not take in the whole. The form stays that of the output, so that what
-reads a known field of it still finds the field.
-"""
+"""Shorten a large output, for people and models: its structure is kept, long texts and lists are cut and say so."""
 
 from __future__ import annotations
 
@@ -13,30 +9,30 @@ from typing import Any
 from planq.shared.platform.values.encoding import encode, is_larger, measure
 
 PREVIEW_CHARS = 131_072
-"""Characters of a preview's JSON, about: more than half of what a model is shown of all results together."""
+"""Length of a preview's JSON: more than half of what a model sees of all results."""
 
 _MAX_CHILDREN = 256
 _MAX_DEPTH = 12
 _LEAST = 100
-"""Below so many characters nothing of a value is worth showing."""
+"""With fewer characters a value is left out."""
 
 _MARK = 32
-"""About the characters that the note of a cut takes."""
+"""Length of the note of a cut."""
 
 
 def preview(value: Any, chars: int = PREVIEW_CHARS) -> Any:
-    """Return `value`, or where its JSON is longer than about `chars` characters, a shortened copy of it."""
+    """Return `value`, or a copy shortened to about `chars` characters of JSON."""
     return _cut(value, chars, _MAX_DEPTH)
 
 
 def preview_json(value: Any) -> bytes:
-    """Return what is kept to show of a payload: `{"value": its preview, "is_whole": whether nothing was cut}`."""
+    """Return a payload's preview: `{"value": …, "is_whole": nothing was cut}`."""
     shown = preview(value)
     return encode({"value": shown, "is_whole": shown is value})
 
 
 def fair_share(lengths: Sequence[int], total: int) -> int:
-    """Return the length to cut to: what the short ones leave unused goes to the long ones."""
+    """Return the length to cut to; short ones leave their rest to long ones."""
     left = total
     ascending = sorted(lengths)
     for position, length in enumerate(ascending):

@@ -1,8 +1,8 @@
-"""When a schedule is due: once at a moment, or again and again by a cron expression in a time zone.
+"""When a schedule is due: once, or by a cron expression in a time zone (`cronsim`, crontab(5)).
 
-Cron is read as Debian's cron reads it (`cronsim`, crontab(5)). Where clocks change, an expression that names its hour
-runs once: a time that the clock skips comes right after the gap, a time that it shows twice counts the first time.
-One whose minute or hour is `*` follows real time instead, through gaps and repeats. Moments go in and out in UTC.
+As in Debian's cron, an expression with a fixed hour runs once when clocks change: after a gap, and the first time of
+a
+repeat. With `*` as minute or hour it follows real time. Times are UTC.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from planq.shared.platform.errors import InvalidRequest, capped
 
 MAX_CRON_CHARS = 200
 MAX_REMINDERS = 10_000
-"""That are still to come, of a tenant whose configuration does not say it."""
+"""Default maximum of a tenant's future reminders."""
 
 MAX_AHEAD = timedelta(days=3_660)
-"""Ten years: what lies further ahead is a mistake in the date more often than a plan."""
+"""Ten years: later dates are more often mistakes."""
 
 _EXAMPLES = "`0 9 * * 1-5` (at 9:00 from Monday to Friday), `*/15 * * * *` (every quarter of an hour)"
 _MAX_ZONE_CHARS = 100
 
 
 def read_zone(name: str) -> tzinfo:
-    """Return the time zone of an IANA name such as `Europe/Berlin`; raises `InvalidRequest` for any other text."""
+    """Return the time zone of an IANA name; raises `InvalidRequest`."""
     if name.upper() == "UTC":
         return UTC
     try:
@@ -41,11 +41,7 @@ def read_zone(name: str) -> tzinfo:
 
 
 def read_moment(text: str, zone: tzinfo, place: str = "at") -> datetime:
-    """Return the moment of an ISO 8601 text, in UTC; one without an offset is the local time in `zone`.
-
-    A local time that the clock skips is read as if it had not been put forward, one that it shows twice counts the
-    first time. Raises `InvalidRequest` naming `place`.
-    """
+    """Return an ISO 8601 text in UTC, local to `zone` without an offset; raises `InvalidRequest`."""
     try:
         found = datetime.fromisoformat(text.strip())
         return (found if found.tzinfo is not None else found.replace(tzinfo=zone)).astimezone(UTC)
@@ -61,10 +57,7 @@ def check_cron(expression: str) -> None:
 
 
 def next_time(expression: str, zone: tzinfo, after: datetime) -> datetime | None:
-    """Return the first moment after `after` (aware) at which a cron expression is due, in UTC.
-
-    None when there is none in the next 50 years. Raises `InvalidRequest` for what is no cron expression.
-    """
+    """Return the first due moment after `after` (aware) in UTC, None within 50 years; raises `InvalidRequest`."""
     after = after.astimezone(UTC)
     # What the clock shows for the second time is not asked for again: from there the expression would look back.
     for moment in _simulated(expression, after.astimezone(zone)):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planq.shared.platform.manual import manual_pages, search_pages, sections_of
-from planq.shared.platform.manual.ranking import terms
+from planq.shared.platform.manual import manual_pages, search_pages, sections_of, terms
 
 ASKED = {
     "where are the logs": "docs/operations.md#logs",
