@@ -1,4 +1,4 @@
-"""From the environment of a process to its settings: what cannot be read is told by the name of its variable."""
+"""Read settings from the environment; errors name the variable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ELSEWHERE = frozenset(
         *("PLANQ_URL", "PLANQ_API_KEY", "PLANQ_CASES", "PLANQ_FAILPOINT"),
     }
 )
-"""No settings of a process: the command line, the tests and `planq.shared.failpoints` read them."""
+"""Read by the command line, the tests and `planq.shared.failpoints`."""
 
 REMOVED: Mapping[str, str] = {
     "PLANQ_AGENT_ORCHESTRATOR_ENABLED": "unset it; to switch orchestration off, set PLANQ_TOOL_POLICY="
@@ -74,16 +74,16 @@ REMOVED: Mapping[str, str] = {
     "PLANQ_WEBHOOK_CONCURRENCY": "unset it; an `io` worker sends at most 50 deliveries at once",
     "PLANQ_WEBHOOK_TIMEOUT_SECONDS": "unset it; a receiver must answer within 15 s",
 }
-"""What to do in place of each setting that was removed in 0.2."""
+"""What to do instead of each setting removed in 0.2."""
 
 _OF_TESTS = ("PLANQ_TEST_", "PLANQ_CHAOS_")
 
 _OF_ORCHESTRATORS = re.compile(r"PLANQ_(?:\w+_)?(?:SERVICE_(?:HOST|PORT\w*)|PORT_\d+_(?:TCP|UDP)\w*)")
-"""What Kubernetes sets in every container for a service whose name begins with `planq`."""
+"""Variables that Kubernetes sets for a service named `planq…`."""
 
 
 def load_settings() -> Settings:
-    """Read the environment; raises `Misconfigured` that names each variable which cannot be, unknown ones too."""
+    """Read the environment; raises `Misconfigured` naming each invalid or unknown variable."""
     wrong = list(_misspelt(os.environ))
     try:
         settings = Settings()
@@ -97,7 +97,7 @@ def load_settings() -> Settings:
 
 
 def variables_of(field: str) -> list[str]:
-    """Return the environment variables of a field of `Settings`, the one that wins first."""
+    """Return the environment variables of a field, the winning one first."""
     alias = Settings.model_fields[field].validation_alias
     if isinstance(alias, AliasChoices):
         return [str(choice) for choice in alias.choices]
@@ -105,7 +105,7 @@ def variables_of(field: str) -> list[str]:
 
 
 def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each variable that is named as ours and that planq does not read."""
+    """Yield a sentence for each unknown variable of planq."""
     known = {name for field in Settings.model_fields for name in variables_of(field)} | ELSEWHERE
     for name in sorted(environment):
         said = name.upper()
@@ -123,7 +123,7 @@ def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _defect(error: Any) -> str:
-    """Return what is wrong with one variable; what it holds is shown unless it may be a secret."""
+    """Return the defect of one variable, with its value unless it may be a secret."""
     field = str(error["loc"][0])
     names = next((names for names in map(variables_of, Settings.model_fields) if field in names), [field])
     if field in Settings.model_fields:

@@ -1,4 +1,4 @@
-"""The kinds of values that settings have, and what is refused of each where the environment is read."""
+"""Types of settings, and their validation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST_PREFIX = 200
 
 
 def is_prefix(text: str) -> bool:
-    """Return whether a text is empty, or a path without a slash at its end whose characters need no escape."""
+    """Return whether a text is empty or a path without a final slash and escapes."""
     return len(text) <= _LONGEST_PREFIX and _PREFIX.fullmatch(text) is not None
 
 
@@ -88,13 +88,13 @@ def _retained(days: float | None) -> float | None:
 
 
 Days = Annotated[float | None, BeforeValidator(_none_is_for_ever), AfterValidator(_retained)]
-"""A time in days, fractions too; None means for ever."""
+"""A time in days; None is for ever."""
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def read_weights(raw: Any) -> dict[str, float]:
-    """Return the weights of tenants, from JSON text or a decoded object `{"acme": 3}`. Raises `ValueError`."""
+    """Return tenants' weights from JSON `{"acme": 3}`; raises `ValueError`."""
     try:
         found = decode(raw, is_unique=True) if isinstance(raw, str) else raw
     except (ValueError, RecursionError) as error:
@@ -113,14 +113,14 @@ Weights = Annotated[dict[str, float], NoDecode, PlainValidator(read_weights)]
 
 
 def known_log_level(value: str) -> str:
-    """Return a level of logging in capitals. Raises `ValueError`."""
+    """Return a log level in capitals; raises `ValueError`."""
     if value.upper() not in _LOG_LEVELS:
         raise ValueError(f"expected one of {', '.join(_LOG_LEVELS)}")
     return value.upper()
 
 
 def model_name(value: str) -> str:
-    """Return the name of a model, cassettes too. Raises `ValueError`."""
+    """Return a model's name, also of a cassette; raises `ValueError`."""
     try:
         check_model_name(value, allow_cassette=True)
     except InvalidRequest as error:
@@ -151,7 +151,7 @@ def _telling_key(value: SecretStr | None) -> SecretStr | None:
 
 
 ModelKey = Annotated[SecretStr | None, AfterValidator(_telling_key)]
-"""A provider's key, long enough to be hidden in messages."""
+"""A provider's key, long enough to be redacted."""
 
 
 def _named(value: Any) -> Any:
@@ -161,7 +161,7 @@ def _named(value: Any) -> Any:
 
 
 def ascii_keys(value: str) -> str:
-    """Return keys that fit into a header. Raises `ValueError`."""
+    """Return keys for a header; raises `ValueError`."""
     keys = comma_separated(value)
     if value and not keys:
         raise ValueError("expected keys, separated by commas; leave the variable unset where there are none")
@@ -171,7 +171,7 @@ def ascii_keys(value: str) -> str:
 
 
 def readable_master_keys(value: SecretStr) -> SecretStr:
-    """Return keys that secrets can be sealed with. Raises `ValueError`."""
+    """Return valid master keys; raises `ValueError`."""
     read_master_keys(value.get_secret_value())
     return value
 
@@ -182,18 +182,18 @@ COMMANDS = (
     *("revoke", "revoke_by_stamped_headers", "terminate", "election", "hello"),
     *("memdump", "memsample", "objgraph"),
 )
-"""Celery's commands for a worker beyond those that only look."""
+"""Celery's commands that change a worker."""
 
 
 def known_commands(value: str) -> str:
-    """Return names of Celery's commands. Raises `ValueError`."""
+    """Return names of Celery's commands; raises `ValueError`."""
     if unknown := sorted(set(comma_separated(value)) - set(COMMANDS)):
         raise ValueError(f"expected some of {', '.join(COMMANDS)}, found {', '.join(unknown)[:80]}")
     return value
 
 
 def hosts_alone(value: str) -> str:
-    """Return names of hosts, with a port or without. Raises `ValueError`."""
+    """Return hosts, maybe with ports; raises `ValueError`."""
     if any(set(host) & set("/@?# ") for host in comma_separated(value)):
         raise ValueError("expected names or addresses of hosts alone, separated by commas")
     return value

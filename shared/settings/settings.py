@@ -1,8 +1,8 @@
-"""Every setting: its unit, its default, and why. Read by composition roots only; rooms get values as arguments.
+"""Every setting with its unit and default. Only composition roots read them; other code gets values as arguments.
 
-Environment variables are the field names in capitals after `PLANQ_`; `DATABASE_URL`, `BROKER_URL` and `REDIS_URL` are
-understood without the prefix, as hosting platforms set them. What cannot be is refused where the environment is read,
-with the names of all that is wrong: every process does that before it is anything else.
+Variables are the field names in capitals after `PLANQ_`; `DATABASE_URL`, `BROKER_URL` and `REDIS_URL` work without
+the
+prefix, as hosting platforms set them. Every process validates all settings first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from planq.shared.subjects.tenants.master_keys import MasterKey, read_master_key
 
 
 class ServerSettings(BaseSettings):
-    """Where the database and the broker are."""
+    """The database and the broker."""
 
     model_config = SettingsConfigDict(
         env_prefix="PLANQ_", extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
@@ -71,12 +71,12 @@ class ServerSettings(BaseSettings):
     database_schema: SchemaName = Field(
         default=SCHEMA,
         validation_alias="PLANQ_SCHEMA",
-        description="The schema of the database that holds planq's tables and functions, and nothing else.",
+        description="The database schema for planq's tables and functions, and nothing else.",
     )
     listen_url: str = Field(
         default="",
-        description="Where DATABASE_URL leads through a pooler in transaction mode (PgBouncer): the server itself, "
-        "for LISTEN and `planq migrate`.",
+        description="The database without the pooler (PgBouncer in transaction mode) of DATABASE_URL, for LISTEN "
+        "and migrations.",
     )
     broker_url: str = Field(
         default="",
@@ -84,22 +84,16 @@ class ServerSettings(BaseSettings):
         description="`redis://`, `rediss://`, `redis+socket://` or `amqp://`; `planq up` starts Valkey without it.",
     )
     database_connections: int = Field(
-        default=10,
-        ge=1,
-        le=500,
-        description="Most connections of one process; claims and commits are short, 10 serve 500 steps.",
+        default=10, ge=1, le=500, description="Maximum connections of one process; 10 serve 500 steps."
     )
 
     def require_database(self) -> str:
-        """Return the URL for statements; raises `Misconfigured` when it is missing or no PostgreSQL URL.
-
-        Its connections work in the schema PLANQ_SCHEMA. A pooler takes no options of a connection: the role has to.
-        """
+        """Return the URL for statements in PLANQ_SCHEMA (with a pooler the role sets it); raises `Misconfigured`."""
         url = _require("DATABASE_URL", self.database_url, _POSTGRES)
         return url if self.has_pooler else in_schema(url, self.database_schema)
 
     def require_server(self) -> str:
-        """Return the URL for what needs a connection of its own: LISTEN, and migrations. Raises `Misconfigured`."""
+        """Return the URL for own connections (LISTEN, migrations); raises `Misconfigured`."""
         if not self.has_pooler:
             return self.require_database()
         return in_schema(_require("PLANQ_LISTEN_URL", self.listen_url, _POSTGRES), self.database_schema)
@@ -114,16 +108,16 @@ class ServerSettings(BaseSettings):
 
     @property
     def has_pooler(self) -> bool:
-        """True where DATABASE_URL leads through a pooler, which lends a connection for one transaction."""
+        """True if DATABASE_URL is a pooler's, which lends a connection per transaction."""
         return bool(self.listen_url)
 
     @property
     def pooled_schema(self) -> str | None:
-        """The schema in which a pooler's connections have to work by themselves; None without a pooler."""
+        """The schema that a pooler's connections must use by themselves; None without a pooler."""
         return self.database_schema if self.has_pooler else None
 
     def require_broker(self) -> str:
-        """Return the broker URL; raises `Misconfigured` when it is missing or of a kind we do not know."""
+        """Return the broker's URL; raises `Misconfigured` if it is missing or unknown."""
         return _require(
             "BROKER_URL", self.broker_url, ("redis://", "rediss://", "redis+socket://", "amqp://", "amqps://")
         )
@@ -143,7 +137,7 @@ def _require(name: str, url: str, prefixes: tuple[str, ...]) -> str:
 
 
 class ModelServer(BaseModel):
-    """One server of a provider's protocol; a compatible server may need no key."""
+    """A server of a provider's protocol; it may need no key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     base_url: WebAddress = None
@@ -177,12 +171,12 @@ else:
 
 
 class ModelServing(_Keys):
-    """Models, their servers and keys, the limits of a call, and whether jobs that end teach."""
+    """Models, their servers and keys, limits of calls, and insights."""
 
     insights: InsightMode = Field(
         default=InsightMode.OFF,
-        description="Whether jobs that end teach insights, and planners are offered them: `off`, `shadow` (learned "
-        "and chosen, shown to no planner), `on`. A tenant's configuration may say otherwise.",
+        description="Whether ended jobs teach insights: `off`, `shadow` (never shown to planners), `on`. Tenants "
+        "may differ.",
     )
     model: Annotated[str, AfterValidator(model_name)] = Field(
         default="offline", description="The model of jobs that name none."
@@ -211,37 +205,37 @@ class ModelServing(_Keys):
     model_servers: Annotated[Mapping[str, ModelServer], AfterValidator(_checked_places)] = Field(
         default_factory=dict,
         repr=False,
-        description='Several servers of one provider: `{"PROVIDER@NAME": {"base_url": "…", "key": "…"}}`. Jobs name '
-        "their models as `PROVIDER@NAME:MODEL`.",
+        description='Several servers of a provider: `{"PROVIDER@NAME": {"base_url": "…", "key": "…"}}`, for '
+        "`PROVIDER@NAME:MODEL`.",
     )
     model_timeout_seconds: float = Field(
-        default=120.0, gt=0, description="Of one try of a model call, to the end of its reply."
+        default=120.0, gt=0, description="Timeout of one try of a model call, to the end of its reply."
     )
-    model_attempts: int = Field(default=4, ge=1, description="Tries of one model call, the first included.")
+    model_attempts: int = Field(default=4, ge=1, description="Maximum tries of one model call.")
     model_retry_seconds: float = Field(
         default=900.0,
         ge=0,
-        description="How long a stage whose model fails is tried again, without a worker in between; `0`: never. In "
-        "a conversation it is at most its `plan_timeout_seconds`.",
+        description="How long a stage is retried while its model fails; `0`: never. In turns at most "
+        "`plan_timeout_seconds`.",
     )
-    model_max_output_tokens: int = Field(default=4096, ge=1, description="The longest reply asked of a model.")
+    model_max_output_tokens: int = Field(default=4096, ge=1, description="Default maximum length of a reply.")
     model_settings: Annotated[Mapping[str, CallSettings], AfterValidator(checked_settings)] = Field(
         default_factory=dict,
         repr=False,
-        description='How models are called, by name or by its beginning and `*`: `{"mistral:*": {"top_p": 0.9}}`. '
-        "docs/models.md lists the fields.",
+        description='Call settings by model or prefix: `{"mistral:*": {"top_p": 0.9}}`; docs/models.md lists the '
+        "fields.",
     )
     model_prices: Mapping[str, OwnPrice] = Field(
         default_factory=dict,
-        description='US dollars for a million tokens, by the name of a model or its beginning and `*`: `{"vllm:*": '
-        '{"input": 0.2, "cached_input": 0.05, "output": 0.6}}`. They win over the price lists.',
+        description='US dollars per million tokens by model or prefix: `{"vllm:*": {"input": 0.2, '
+        '"cached_input": 0.05, "output": 0.6}}`.',
     )
     provider_batch_seconds: float = Field(
         default=60.0,
         gt=0,
         le=3_600,
-        description="How long lines of a batch with `discount=provider` are collected for one provider's batch, and "
-        "how often the provider is asked for it.",
+        description="How long lines with `discount=provider` are collected, and the poll interval of provider "
+        "batches.",
     )
     keep_exchanges: bool = Field(
         default=True, description="Keep prompts and replies in `model_calls`; off, they are redacted."
@@ -250,7 +244,7 @@ class ModelServing(_Keys):
 
     @property
     def model_keys(self) -> Mapping[str, str]:
-        """The keys that are set, by `PROVIDER` or `PROVIDER@NAME`."""
+        """The configured keys, by `PROVIDER` or `PROVIDER@NAME`."""
         own = {str(provider): getattr(self, key_name(provider)) for provider in Provider}
         own |= {place: server.key for place, server in self.model_servers.items()}
         keys = {place: key.get_secret_value() for place, key in own.items() if key is not None}
@@ -258,36 +252,36 @@ class ModelServing(_Keys):
 
     @property
     def model_urls(self) -> Mapping[str, str]:
-        """The addresses that are set, by `PROVIDER` or `PROVIDER@NAME`."""
+        """The configured addresses, by `PROVIDER` or `PROVIDER@NAME`."""
         own = {str(provider): getattr(self, f"{provider}_base_url", None) for provider in Provider}
         own |= {place: server.base_url for place, server in self.model_servers.items()}
         return {place: url for place, url in own.items() if url}
 
 
 _LEAST_KEY_CHARS = 16
-"""Of a key that strangers may try to guess over the network."""
+"""Minimum length of a key that others can try to guess over the network."""
 
 _DELIVERIES_DAYS = 30.0
-"""Days after its end for which a delivery of a webhook is kept."""
+"""Days to keep a webhook delivery after its end."""
 
 _VERSIONS_DAYS = 365.0
-"""Days for which a version of an agent or a skill is kept after the next one; a tenant's configuration may differ."""
+"""Days to keep a replaced version of an agent or a skill; tenants may differ."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _MARGIN_SHARE = 0.2
-"""Share of a lease, at its end, in which a worker stops: two beats in a row may fail before that."""
+"""Last share of a lease, in which a worker stops: two heartbeats may fail before."""
 
 
 _MOST_SECONDS = 10 * 365 * 86_400
-"""Ten years: no clock and no type that a time is put into overflows below it."""
+"""Ten years: no clock or type overflows below it."""
 
 _MOST = 2**31 - 1
-"""The largest integer that every room can carry, the database's included."""
+"""The maximum of the database's integer."""
 
 
 class Settings(ModelServing):
-    """The configuration of one process; the classes above it have what concerns its servers, models and insights."""
+    """The configuration of one process."""
 
     # API
     host: str = Field(default="127.0.0.1", description="Address of the API; other than loopback needs keys.")
@@ -295,104 +289,97 @@ class Settings(ModelServing):
     api_keys: Annotated[str, AfterValidator(ascii_keys)] = Field(
         default="",
         repr=False,
-        description="Keys of the tenant `default` with all scopes, separated by commas, of 16 characters at least "
-        "where others reach the API; other keys are made by `planq keys create`.",
+        description="Keys of the tenant `default` with all scopes, comma-separated, at least 16 characters "
+        "unless on loopback.",
     )
     require_keys: bool = Field(
-        default=False,
-        description="Every request needs a key, from this machine too, as it does with `PLANQ_API_KEYS`; one of both "
-        "is needed where `PLANQ_HOST` is not loopback.",
+        default=False, description="Every request needs a key, also from this machine; implied by `PLANQ_API_KEYS`."
     )
     secret_keys: Annotated[SecretStr, AfterValidator(readable_master_keys)] = Field(
         default=SecretStr(""),
-        description="Keys under which secrets of tenants lie, newest first: each 32 bytes in base64, separated by "
-        "commas.",
+        description="Master keys of tenants' secrets, newest first: each 32 bytes in base64, comma-separated.",
     )
-    max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Largest body; up to 200 000 values and keys.")
+    max_body_bytes: int = Field(
+        default=1 << 20, ge=1024, description="Maximum size of a body; up to 200 000 values and keys."
+    )
     max_parts_bytes: int = Field(
         default=20 << 20,
         ge=1024,
-        description="Largest images, files and audio of one input, all together. What is sent as base64 also has to "
-        "fit into a body.",
+        description="Maximum total size of images, files and audio of one input; base64 must also fit into a body.",
     )
     max_wait_seconds: float = Field(
-        default=60.0, gt=0, description="Longest `?wait=`; below the time-out of common proxies."
+        default=60.0, gt=0, description="Maximum `?wait=`; below the timeout of common proxies."
     )
 
     # Workers
-    io_concurrency: int = Field(default=300, ge=1, description="Steps in flight in one `io` worker.")
+    io_concurrency: int = Field(default=300, ge=1, description="Maximum steps in flight in one `io` worker.")
     cpu_concurrency: int = Field(default=2, ge=1, description="Processes of one `cpu` worker.")
     tenant_weights: Weights = Field(
-        default={}, description='JSON, `{"TENANT": 3}`: its slots where others get 1, while both wait; at most 1000.'
+        default={},
+        description='JSON, `{"TENANT": 3}`: share of slots relative to 1 for other waiting tenants; at most 1000.',
     )
-    heartbeat_seconds: float = Field(default=5.0, gt=0, description="Between two renewals of a lease.")
+    heartbeat_seconds: float = Field(default=5.0, gt=0, description="Interval of lease renewals.")
     lease_seconds: float = Field(
         default=15.0,
         gt=0,
-        description="How long a lease outlives its last renewal: three heartbeats, so that one may get lost.",
+        description="How long a lease is valid without renewal: three heartbeats, so one may get lost.",
     )
     detect_dead_peers: bool = Field(
         default=True,
-        description="A worker publishes which process of which machine it is, and ends the leases of those beside it "
-        "that were killed; off where processes are moved alive between machines: then leases alone decide.",
+        description="Workers end the leases of killed processes on their machine; turn off if processes migrate "
+        "between machines.",
     )
     sweep_seconds: float = Field(
         default=0.5,
         gt=0,
-        description="Between two sweeps, at which workers take turns: the precision of timers and retries that are "
-        "further away than five seconds or whose process has gone; a job's own time ends within 0.1 s "
-        "once a worker has begun it, else at the next sweep.",
+        description="Interval of sweeps, and the precision of timers and retries more than five seconds away.",
     )
     tool_wait_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        description="How long a step waits for a live worker that has its tool before it fails.",
+        default=600.0, ge=0, description="How long a step waits for a live worker with its tool before it fails."
     )
-    drain_seconds: float = Field(default=10.0, ge=0, description="What a stopping worker gives its steps.")
+    drain_seconds: float = Field(default=10.0, ge=0, description="How long a stopping worker waits for its steps.")
     # a reconnect pauses up to 30 s; then an idle worker restarts
     consumer_watchdog_seconds: float = Field(
         default=60.0,
         gt=0,
-        description="An idle worker that hears no wake-ups for so long, although some were published, ends to be "
-        "started again.",
+        description="An idle worker without wake-ups for this long, although some were published, restarts.",
     )
     freeze_seconds: float = Field(
         default=10.0,
         ge=0,
-        description="A process of `planq worker` or `planq api` whose event loop gets no turn for so long is logged "
-        "with its stack, killed and started again, on Linux. 0: never.",
+        description="On Linux, a process whose event loop is stuck for this long is logged, killed and "
+        "restarted. 0: never.",
     )
     max_worker_losses: int = Field(
-        default=3, ge=1, description="A step or stage that was alone in so many workers that were lost is given up."
+        default=3, ge=1, description="A step or stage fails after this many lost workers that ran nothing else."
     )
     task_events: bool = Field(
         default=False,
-        description="Task events for Flower from the start, at the cost of throughput; it switches them on "
-        "itself a few seconds late.",
+        description="Send task events for Flower from the start, at the cost of throughput; otherwise Flower "
+        "enables them.",
     )
     flower_url: WebAddress = Field(
-        default=None,
-        description="Where people reach Flower: the pages lead operators to its tasks. `planq up --flower` sets it.",
+        default=None, description="Flower's address, for links on the pages. `planq up --flower` sets it."
     )
     remote_control: Annotated[str, AfterValidator(known_commands)] = Field(
         default="",
-        description="Celery's commands that workers carry out for anybody at the broker, separated by commas: "
-        "`shutdown`, `pool_grow` and others. Those by which Flower and `celery inspect` look are always carried out.",
+        description="Celery commands that workers accept from the broker, comma-separated (`shutdown`, …); "
+        "queries always work.",
     )
     broker_prefix: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9_.:-]{0,64}$",
-        description="What the names of all keys and channels in Redis or Valkey begin with, for a server that others "
-        "use, too; the same in every process. On RabbitMQ a virtual host does that.",
+        description="Prefix of all keys and channels on a shared Redis or Valkey; on RabbitMQ use a virtual host.",
     )
     max_output_bytes: int = Field(
         default=64 * 1024 * 1024,
         ge=1024,
         le=256 * 1024 * 1024,
-        description="A larger output fails its step, and a larger file of a model is not stored.",
+        description="Maximum output of a step, and maximum file of a model.",
     )
     payloads: str = Field(
-        default="", description="Where those lie: in PostgreSQL, or `file:///folder`, or `s3://bucket/prefix`."
+        default="",
+        description="Store of large outputs: PostgreSQL by default, or `file:///folder`, or `s3://bucket/prefix`.",
     )
 
     # Tools
@@ -400,96 +387,93 @@ class Settings(ModelServing):
     tools_file: FilePath = Field(default=None, description="YAML file of tool declarations.")
     mcp_file: FilePath = Field(default=None, description="`mcp.json` of MCP servers.")
     ca_file: FilePath = Field(
-        default=None, description="PEM file of authorities that workers trust too, for all HTTP that they send."
+        default=None, description="PEM file of additional certificate authorities for all HTTP of workers."
     )
-    egress_proxy: str = Field(default="", description="Its proxy: a URL, or `environment` (`HTTPS_PROXY` and so on).")
+    egress_proxy: str = Field(
+        default="", description="Proxy of workers' HTTP: a URL, or `environment` (`HTTPS_PROXY` and so on)."
+    )
     http_fetch_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
-        default="", description="Hosts that `http_fetch` may reach although their address is private."
+        default="", description="Hosts with private addresses that `http_fetch` may reach."
     )
 
     web_search: Literal["", "searxng", "brave", "tavily"] = Field(
-        default="", description="The service that `web_search` asks: `searxng`, `brave` or `tavily`."
+        default="", description="The service of `web_search`: `searxng`, `brave` or `tavily`."
     )
     web_search_url: str = Field(
-        default="",
-        description="Its address; needed for SearxNG (with `json` among its search formats), and for "
-        "others not at their own.",
+        default="", description="Address of the search service; required for SearxNG (with the search format `json`)."
     )
-    web_search_api_key: SecretStr | None = Field(default=None, description="Its key; needed for Brave and Tavily.")
+    web_search_api_key: SecretStr | None = Field(
+        default=None, description="Key of the search service; required for Brave and Tavily."
+    )
 
     root_path: RootPath = Field(
-        default="",
-        description="Below which path of a web server the API stands (`/planq`): `Location`, links, `/docs`.",
+        default="", description="Path of the API below a web server (`/planq`), for `Location`, links and `/docs`."
     )
     trusted_proxies: Networks = Field(
         default="",
-        description="Addresses and networks of proxies that may name another such path in `X-Forwarded-Prefix`, and "
-        "whose `X-Forwarded-Proto` or `Forwarded` says whether a client came over TLS.",
+        description="Proxies whose `X-Forwarded-Prefix`, `X-Forwarded-Proto` and `Forwarded` are trusted: "
+        "addresses, networks.",
     )
 
     # Webhooks
     webhook_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
-        default="",
-        description="Hosts that webhooks may be sent to although their address is private, `host` or `host:port`.",
+        default="", description="Hosts with private addresses that webhooks may reach, `host` or `host:port`."
     )
     telegram_url: WebAddress = Field(
-        default=None, description="Your own server of Telegram's Bot API, which may be private; else Telegram's."
+        default=None, description="Own server of Telegram's Bot API, which may be private; else Telegram's."
     )
 
     # Limits (docs/decisions.md, D11)
-    max_tool_steps: int = Field(default=10, ge=1, description="Most steps of a model's plan.")
+    max_tool_steps: int = Field(default=10, ge=1, description="Maximum steps of a model's plan.")
     plan_timeout_seconds: float = Field(
-        default=300.0, gt=0, description="From the acceptance of a plan to its last step."
+        default=300.0, gt=0, description="Timeout from the acceptance of a plan to its last step."
     )
     step_timeout_seconds: float = Field(
-        default=300.0, gt=0, description="Cap of every step's own time-out; a tool that names none has 60."
+        default=300.0, gt=0, description="Maximum timeout of a step; the default of a tool is 60."
     )
     queue_timeout_seconds: float = Field(
-        default=86_400.0,
-        gt=0,
-        description="From submission until a worker begins the job (`queue_timeout`): a night without loses nothing.",
+        default=86_400.0, gt=0, description="Timeout from submission until a worker begins the job (`queue_timeout`)."
     )
     job_timeout_seconds: float = Field(
         default=604_800.0,
         gt=0,
-        description="The whole life of a job (`job_timeout`), so that none lives for ever by mistake; "
-        "timers, waits for a person and pauses not counted.",
+        description="Timeout of a whole job (`job_timeout`), without timers, waits for a person and pauses.",
     )
     human_wait_seconds: float = Field(
         default=604_800.0, gt=0, description="How long a step waits for a person (`human_wait_timeout`): a week."
     )
     tool_policy: Annotated[dict[str, Any], NoDecode, PlainValidator(read_tool_policy)] = Field(
         default={},
-        description='JSON, `{"TOOL": "auto", …}`, names with `*`: `auto`, `ask` an operator, `ask:asker`, '
-        '`{"ask": [ids]}`, or `deny`.',
+        description='JSON, `{"TOOL": "auto", …}`, names with `*`: `auto`, `ask` (an operator), `ask:asker`, '
+        '`{"ask": [ids]}`, `deny`.',
     )
 
     # Retention: days after the end of a job; empty or `none` keeps for ever
     retain_completed_days: Days = Field(
         default=30.0,
-        description="Days after its end for which a completed job is kept, fractions too; empty or `none`: for ever.",
+        description="Days to keep a completed job after its end, maybe fractions; empty or `none`: for ever.",
     )
     retain_failed_days: Days = Field(
-        default=90.0, description="The same for failed jobs: a fault is looked into later than an answer is read."
+        default=90.0, description="The same for failed jobs, which are investigated later than answers are read."
     )
     retain_cancelled_days: Days = Field(default=30.0, description="The same for cancelled jobs.")
     retain_conversations_days: Days = Field(
         default=365.0,
-        description="Days for which a message of a conversation is kept, longer if its job is; a conversation goes "
-        "with its last message. Empty: for ever.",
+        description="Days to keep a message, longer if its job is kept; conversations end with their last "
+        "message. Empty: for ever.",
     )
 
     log_level: Annotated[str, AfterValidator(known_log_level)] = Field(
         default="INFO", description="`DEBUG`, `INFO`, `WARNING`, `ERROR`."
     )
     log_format: Literal["json", "text"] = Field(
-        default="json", description="Of a line: an object in JSON, or text for people."
+        default="json", description="Format of a line: a JSON object, or text for people."
     )
 
     @field_validator("*")
     @classmethod
     def _is_in_reach(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse numbers that no room can carry; a bound of a setting's own is narrower."""
+        """Refuse numbers that would overflow."""
         if isinstance(value, float) and (info.field_name or "").endswith("_seconds") and value > _MOST_SECONDS:
             raise ValueError(f"expected at most {_MOST_SECONDS:,} seconds (ten years)")
         if isinstance(value, int) and value > _MOST:
@@ -497,7 +481,7 @@ class Settings(ModelServing):
         return value
 
     def contradictions(self) -> Iterator[str]:
-        """Yield what cannot be although each value by itself can; each sentence begins with the name of a setting."""
+        """Yield the invalid combinations of settings; each sentence begins with a setting's name."""
         if self.heartbeat_seconds >= self.lease_seconds:
             yield (
                 f"PLANQ_HEARTBEAT_SECONDS: expected less than PLANQ_LEASE_SECONDS ({self.lease_seconds:g}), found "
@@ -522,26 +506,27 @@ class Settings(ModelServing):
 
     @property
     def lease(self) -> timedelta:
-        """How long a worker's right to its steps outlives its last heartbeat."""
+        """How long a worker owns its steps after its last heartbeat."""
         return timedelta(seconds=self.lease_seconds)
 
     @property
     def lease_margin(self) -> timedelta:
-        """How long before its lease ends by the database's clock a worker that cannot renew it begins to stop.
+        """How long before its lease ends a worker that cannot renew it begins to stop.
 
-        Half of it is for cancelled tools to end; then the process ends where one has not. It must be gone, however
-        busy the machine, before the lease is over, by a clock that may run apart from the worker's.
+        Cancelled tools get half of it, then the process ends: it must be gone before the lease is over by the
+        database's
+        clock, which may differ from the worker's.
         """
         return timedelta(seconds=self.lease_seconds * _MARGIN_SHARE)
 
     @property
     def is_loopback(self) -> bool:
-        """True when only this machine can reach the API."""
+        """True if only this machine can reach the API."""
         return self.host in LOOPBACK
 
     @property
     def needs_keys(self) -> bool:
-        """True when a request without a key is refused."""
+        """True if requests without a key are refused."""
         return self.require_keys or bool(self.keys)
 
     @cached_property
@@ -554,12 +539,12 @@ class Settings(ModelServing):
 
     @property
     def master_keys(self) -> Sequence[MasterKey]:
-        """The keys under which secrets of tenants lie, newest first."""
+        """The master keys of tenants' secrets, newest first."""
         return read_master_keys(self.secret_keys.get_secret_value())
 
     @property
     def limits(self) -> Limits:
-        """The bounds of a job that asks for none of its own, of a tenant without limits of its own."""
+        """The default limits of a job."""
         return Limits(
             max_tool_steps=self.max_tool_steps,
             plan_timeout_seconds=self.plan_timeout_seconds,
@@ -571,7 +556,7 @@ class Settings(ModelServing):
 
     @property
     def retention(self) -> dict[str, timedelta]:
-        """How long jobs are kept after their end, by status, and other things, by name; what is missing for ever."""
+        """How long jobs are kept after their end, by status, and other things by name; missing: for ever."""
         days = {
             JobStatus.COMPLETED: self.retain_completed_days,
             JobStatus.FAILED: self.retain_failed_days,
@@ -584,12 +569,12 @@ class Settings(ModelServing):
 
     @property
     def webhook_hosts(self) -> frozenset[str]:
-        """The hosts that webhooks may be sent to although their address is private, in lower case."""
+        """The private hosts that webhooks may reach, in lower case."""
         return frozenset(host.lower() for host in comma_separated(self.webhook_allow_hosts))
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Every secret that the settings hold: nothing that leaves the process may show one."""
+        """All secrets of the settings, for redaction."""
         keys = (self.web_search_api_key,)
         servers = (self.database_url, self.listen_url, self.broker_url, self.payloads)
         models = self.model_urls.values()
