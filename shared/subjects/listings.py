@@ -1,6 +1,5 @@
-"""Registers the statements for lists and documents that people look at, which are written in terms of the models.
+"""Registers the selects of lists and documents, for those who can afford SQLAlchemy, so not workers.
 
-Who imports this can ask a `Database` for them by name. Workers do not: it takes SQLAlchemy.
 A model is `Any` in these files: mypy takes its columns for the values of one row.
 """
 

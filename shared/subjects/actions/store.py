@@ -1,4 +1,4 @@
-"""Job actions in the store, as those see them who ask for one."""
+"""Job actions for those who request them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planq.shared.subjects.jobs.find import is_meant, selected_jobs
 from planq.shared.subjects.jobs.selection import JobAct, JobFilter, statuses_for
 
 COUNTED_AMONG = 5_000
-"""So many jobs a count looks at: it says what an action would concern before somebody asks for it."""
+"""Maximum jobs read to count what an action would change."""
 
 KEPT_DAYS = 30
 _FORGOTTEN_AT_ONCE = 100
@@ -24,7 +24,7 @@ _LAST_ID = UUID(int=2**128 - 1)
 
 @dataclass(frozen=True, slots=True)
 class NewAction:
-    """What somebody asks for, checked."""
+    """A checked request."""
 
     tenant_id: str
     act: JobAct
@@ -36,23 +36,20 @@ class NewAction:
 
 @dataclass(frozen=True, slots=True)
 class AffectedJobs:
-    """How many jobs an action would concern, and whether there may be more than were looked at."""
+    """How many jobs an action would change, and whether there may be more."""
 
     count: int
     or_more: bool
 
 
 class JobActions:
-    """The side of those who ask."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, new: NewAction) -> tuple[UUID, bool]:
-        """Store an action for the sweep; return its id, and whether the same request had been sent before.
+        """Store an action; return its id, and whether the same request came before.
 
-        Raises `Conflict` where its idempotency key was used for another request, `InvalidRequest` where it concerns
-        no job.
+        Raises `Conflict` for another request with the idempotency key, `InvalidRequest` for an impossible status.
         """
         statuses_for(new.act, new.filter.status)
         found = new_id()
@@ -89,23 +86,23 @@ class JobActions:
         )
 
     async def page(self, tenant_id: str, *, below: UUID | None, limit: int) -> Sequence[Row]:
-        """Return at most `limit` actions, newest first, older than the action `below` if given."""
+        """Return at most `limit` actions, newest first, older than `below`."""
         return await self._database.fetch_all(
             "list_actions", tenant_id=tenant_id, below=below or _LAST_ID, limit=limit
         )
 
     async def stop(self, tenant_id: str, action_id: UUID) -> bool:
-        """Let an action look at no further job; False where it is over."""
+        """Stop an action; False if it is over."""
         return await self._database.fetch_one("stop_action", tenant_id=tenant_id, id=action_id) is not None
 
     async def concerned(self, tenant_id: str, act: JobAct, wanted: JobFilter, now: datetime) -> AffectedJobs:
-        """Count the jobs that an action would concern; raises `InvalidRequest` where it can concern none."""
+        """Count the jobs that an action would change; raises `InvalidRequest`."""
         rows = await selected_jobs(self._database, tenant_id, act, wanted, now, _BEFORE_ALL, COUNTED_AMONG)
         count = sum(is_meant(row, wanted) for row in rows)
         return AffectedJobs(count, or_more=len(rows) == COUNTED_AMONG)
 
     async def left(self, tenant_id: str, action: Row) -> int:
-        """Count the jobs that an action has still to look at and that fit by now, among the next ones."""
+        """Count the jobs that an action still has to change, among the next ones."""
         wanted = JobFilter.of_json(action["filter"])
         given = (JobAct(action["act"]), wanted, action["created_at"], action["after_job"], COUNTED_AMONG)
         return sum(is_meant(row, wanted) for row in await selected_jobs(self._database, tenant_id, *given))

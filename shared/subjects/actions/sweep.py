@@ -1,7 +1,8 @@
-"""Job actions are carried out by the sweep, a part of the jobs after the other.
+"""The sweep carries out job actions, some jobs at a time.
 
-Each job is one commit with its count and its place in the order of the jobs, so whoever goes on after a death repeats
-none and leaves none out. While one process is at an action, it holds it; another takes it over once that has passed.
+Each job is one commit with its count and its place in the order, so a successor repeats and omits none. A process
+owns
+the action in progress; after a timeout another claims it.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from planq.shared.subjects.jobs.selection import JobAct, JobFilter
 _log = logging.getLogger("planq.actions")
 
 _HOLD_SECONDS = 15.0
-"""Seconds for which a dead process keeps its action. It is no worker's lease: the commit of each job renews it."""
+"""Seconds until a dead process's action is free; each job's commit renews them."""
 
 _AT_ONCE = 200
-"""Jobs that are looked at together."""
+"""Jobs read at once."""
 
 _CHANGED_AT_ONCE = 50
-"""Jobs to which something is done in one pass, each in a commit of its own."""
+"""Jobs changed in one pass, each in an own commit."""
 
 
 class ActionSweep:
-    """Carries out job actions, a part of their jobs at a time, as a `SweepDuty`."""
+    """A `SweepDuty` that carries out job actions."""
 
     part = "actions"
 
@@ -44,7 +45,7 @@ class ActionSweep:
         self._holder = new_id()
 
     async def act(self, limit: int) -> SweepResult:
-        """Do what one action asks for to at most `limit` of its jobs."""
+        """Carry out one action on at most `limit` jobs."""
         row = await self._database.fetch_one("take_action", holder=self._holder, seconds=_HOLD_SECONDS)
         return SweepResult() if row is None else await _ActionRun(self._database, self._holder, row).go_on(limit)
 
@@ -78,7 +79,7 @@ class _ActionRun:
         return self._acted
 
     async def _do(self, job_id: UUID) -> bool:
-        """Do it to a job; False where another process is at this action by now, or somebody has stopped it."""
+        """Change a job; False if the action was stopped, or another process owns it."""
         try:
             given = await self._again(job_id)
             value = await self._database.call(
@@ -110,7 +111,7 @@ class _ActionRun:
         )
 
     async def _again(self, job_id: UUID) -> tuple[int | None, list[int], float | None]:
-        """Return what a retry passes on of a job; raises what a single one would be refused by."""
+        """Return a job's arguments for a retry; raises like a single one."""
         if self._act is not JobAct.RETRY:
             return None, [], None
         tenant_id = self._action["tenant_id"]

@@ -1,4 +1,4 @@
-"""The table of job actions: what is done, one after the other, to all jobs that a filter selects."""
+"""The table of job actions."""
 
 from __future__ import annotations
 

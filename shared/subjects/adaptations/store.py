@@ -1,4 +1,4 @@
-"""What models' servers refuse, as all processes know it."""
+"""What models' servers refuse, as all processes have learned."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from planq.shared.platform.refreshing_cache import RefreshingCache
 _FRESH_SECONDS = 60.0
 
 _DAYS = 7.0
-"""Days for which an adaptation is used; afterwards the next call tries the full request again."""
+"""Days to use an adaptation; then a call tries the full request again."""
 
 _MAX_ROWS = 1_000
-"""Maximum number of stored adaptations; the oldest are deleted first."""
+"""Maximum stored adaptations; the oldest are deleted first."""
 
 _MAX_REFUSAL_CHARS = 500
 
@@ -35,7 +35,7 @@ class StoredAdaptation:
 
 
 class AdaptationStore:
-    """The port `Adaptations`; lives on one event loop."""
+    """Adaptations of all processes; lives on one event loop. Raises `Unavailable` without a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -56,11 +56,11 @@ class AdaptationStore:
         )
 
     async def all(self) -> Sequence[StoredAdaptation]:
-        """Return every adaptation that counts now."""
+        """Return all current adaptations."""
         return [StoredAdaptation(**row) for row in await self._database.fetch_all("list_adaptations")]
 
     async def forget(self, model: str | None) -> int:
-        """Delete the adaptations of a model, or all; other processes notice within a minute. Return their number."""
+        """Delete the adaptations of a model, or all; other processes notice within a minute. Return the count."""
         return await self._database.execute("forget_adaptations", model=model)
 
     async def _look(self, key: tuple[str, str]) -> frozenset[Adaptation]:

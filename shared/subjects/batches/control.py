@@ -1,4 +1,4 @@
-"""What people ask of a batch that has come in, and what has come of its lines."""
+"""Requests to running and ended batches."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from planq.shared.subjects.batches.rules import BatchStatus, LineStatus
 from planq.shared.subjects.batches.sweep import cancel_lines
 
 _PAGE = 100
-"""Lines of one read, each of which is shown with its job: some hundred kilobytes."""
+"""Lines per read, each with its job: some hundred kilobytes."""
 
 _JOBS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class BatchControlResult:
-    """The result of a request: `applied` says whether it changed anything, `status` is the batch's."""
+    """Whether a request `applied`, and the batch's `status`."""
 
     applied: bool
     status: BatchStatus
@@ -32,17 +32,17 @@ class BatchControlResult:
 
 
 class BatchControl:
-    """Batches under way, and ended ones. All methods raise `NotFound` where the tenant has no such batch."""
+    """Controls batches. All methods raise `NotFound`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def cancel(self, tenant_id: str, batch_id: UUID) -> BatchControlResult:
-        """Begin nothing more of a batch; `end_jobs` and the sweeper end what there is of it."""
+        """Begin nothing more of a batch; `end_jobs` and the sweeper end its jobs."""
         return await self._move("planq_change_batch", batch_id, tenant_id, "cancel")
 
     async def end_jobs(self, batch_id: UUID) -> AsyncIterator[Sequence[UUID]]:
-        """End the jobs of a batch that `cancel` has cancelled, and yield those of each commit."""
+        """End the jobs of a cancelled batch, and yield those of each commit."""
         while ended := await cancel_lines(self._database, _JOBS_AT_ONCE, batch_id):
             yield ended
 
@@ -52,11 +52,11 @@ class BatchControl:
     async def resume(
         self, tenant_id: str, batch_id: UUID, *, budget_usd: float | None = None, budget_tokens: int | None = None
     ) -> BatchControlResult:
-        """Let a paused batch go on; a limit that is given replaces the one of its budget."""
+        """Continue a paused batch; given limits replace those of its budget."""
         return await self._move("planq_change_batch", batch_id, tenant_id, "resume", budget_usd, budget_tokens)
 
     async def retry(self, tenant_id: str, batch_id: UUID) -> BatchControlResult:
-        """Let failed and partial lines become jobs again; `lines` of the result is how many there are."""
+        """Make jobs again of failed and partial lines, whose number is `lines`."""
         return await self._move("planq_retry_batch", batch_id, tenant_id)
 
     async def _move(self, function: str, batch_id: UUID, *arguments: Any) -> BatchControlResult:
@@ -68,10 +68,7 @@ class BatchControl:
     async def ended_lines(
         self, tenant_id: str, batch_id: UUID, *, by_completion: bool, status: LineStatus | None
     ) -> AsyncIterator[Sequence[Row]]:
-        """Yield the lines that have ended, page by page in short reads, in the order of the file or of their ends.
-
-        Lines that end meanwhile come, too, where their turn is not over.
-        """
+        """Yield pages of ended lines, in the order of the file or of their ends, also later ones."""
         query = "lines_by_completion" if by_completion else "lines_by_input"
         given = {"tenant_id": tenant_id, "id": batch_id, "status": None if status is None else str(status)}
         after = 0

@@ -1,8 +1,7 @@
-"""What the lines of a batch are taken to use, told before any of them is run.
+"""Estimate the usage of a batch's lines before they run.
 
-Tokens are counted as those of a budget are (`shared/agentic/models/estimate.py`): by length, which needs no
-vocabulary. The cost lies between that of the questions alone and that with the longest replies. What the answer is
-told of results, and the rounds of `loop` and `react`, cannot be known before: they are not in it.
+Tokens are estimated by length, like budgets (`shared/agentic/models/estimate.py`). The cost is between that of the
+prompts alone and that with the longest replies. Results and the rounds of `loop` and `react` are unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from planq.shared.kernel.budget import Price
 
 @dataclass(frozen=True, slots=True)
 class LineEstimate:
-    """What one line is taken to use: the fields of `Estimate` for it alone."""
+    """The estimate of one line."""
 
     model_calls: int
     input_tokens: int
@@ -34,10 +33,7 @@ class LineEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The sum over valid lines, as it is stored with a batch and shown.
-
-    Of `unpriced_lines` no price is known; `lines_with_rounds` may use more than what is told.
-    """
+    """The sum over valid lines, as stored and shown; `lines_with_rounds` may use more."""
 
     model_calls: int = 0
     input_tokens: int = 0
@@ -69,10 +65,9 @@ class Estimate:
 def line_estimate(
     *, chars: int, planner_tokens: int | None, answer_tokens: int, price: Price | None, has_rounds: bool
 ) -> LineEstimate:
-    """Return what a line is taken to use whose own texts have so many characters.
+    """Estimate a line with texts of `chars`, by tokens of planq's words in the answering and planning calls.
 
-    `answer_tokens` are planq's own words of an answering call; `planner_tokens` those of a planning call with its
-    tools, None where the caller sent the plan. `price` is that of a call that asks one token; None: not known.
+    `planner_tokens` None: the caller sent the plan. `price` is that of a call with one token; None: unknown.
     """
     calls = [answer_tokens] if planner_tokens is None else [planner_tokens, answer_tokens]
     own = -(-chars // CHARS_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""Batches of a tenant, and the lines of them, for who looks after them."""
+"""Selects of batches and their lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sent: Any = ProviderBatchRow
 _RUNNING = (
     select(func.count()).where(line.batch_id == b.id, line.status == "admitted").scalar_subquery().label("running")
 )
-"""How many lines of a batch are unfinished jobs."""
+"""Lines of a batch that are unfinished jobs."""
 
 _DEFERRED = (
     select(func.count())
@@ -27,7 +27,7 @@ _DEFERRED = (
     .scalar_subquery()
     .label("deferred")
 )
-"""How many of these wait for a provider's batch."""
+"""Those of them that wait for a provider's batch."""
 
 _SENT = (
     *("id", sent.id, "provider_id", sent.provider_id, "model", sent.model, "status", sent.status),

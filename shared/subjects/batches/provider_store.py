@@ -1,4 +1,4 @@
-"""Providers' batches in PostgreSQL, as the worker sees them that looks after them."""
+"""Providers' batches, for the worker that handles them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from planq.shared.platform.errors import capped
 from planq.shared.subjects.batches.rules import CallResult, ProviderBatch
 
 _MOST_CALLS = 2_000
-"""Maximum number of calls in one provider's batch: the results of all are in memory together."""
+"""Maximum calls of a provider's batch: all results are in memory together."""
 
 _MOST_BYTES = 64 * 1024 * 1024
 """Maximum size of their requests."""
 
 
 class ProviderBatches:
-    """Providers' batches of all tenants; `worker_id` is who holds them. All methods raise `DatabaseUnavailable`.
+    """Providers' batches of all tenants; `worker_id` owns them. Raises `DatabaseUnavailable`.
 
-    Calls are collected for `collect` before they are sent. A batch that a worker has held for `hold` is free again.
+    Calls are collected for `collect` before they are sent. A batch that a worker has owned for `hold` is free again.
     """
 
     def __init__(self, database: Database, worker_id: UUID, collect: timedelta, hold: timedelta) -> None:
@@ -32,7 +32,7 @@ class ProviderBatches:
         self._hold_seconds = hold.total_seconds()
 
     async def take(self) -> ProviderBatch | None:
-        """Hold a provider's batch that is due, or a new one; None where nothing is to be done."""
+        """Own a provider's batch that is due, or a new one; None without work."""
         rows = await self._database.call_table(
             "planq_take_provider_batch",
             new_id(),
@@ -58,7 +58,7 @@ class ProviderBatches:
         is_cancelled: bool = False,
         error: str | None = None,
     ) -> bool:
-        """Let anybody look at it again after a while; store the provider's id of it. False where it was lost."""
+        """Release it until later, and store the provider's id; False if it was lost."""
         given = provider_id, handle, is_cancelled, None if error is None else capped(error), again.total_seconds()
         applied: bool = await self._database.call("planq_keep_provider_batch", held.id, self._worker_id, *given)
         return applied
@@ -70,7 +70,7 @@ class ProviderBatches:
         rest: CallStatus | None = None,
         message: str | None = None,
     ) -> bool:
-        """Store results; with `rest` the batch has ended, and so have its other calls. False where it was lost."""
+        """Store results; with `rest` the batch and its other calls have ended. False if it was lost."""
         items = [{"job": str(one.job), "status": one.status, "result": one.result} for one in results]
         given = as_json(items), rest, None if message is None else capped(message)
         applied: bool = await self._database.call("planq_settle_calls", held.id, self._worker_id, *given)

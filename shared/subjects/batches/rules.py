@@ -1,12 +1,10 @@
-"""Batches: their states and those of their lines, the lines of an upload, and providers' batches.
-
-The SQL functions decide what follows a state; this is the picture of it.
+"""Batches: their states, the lines of an upload, and providers' batches.
 
     batch  uploading → validating → in_progress → completed | failed | cancelled
                             └────────────┴──────▶ cancelling → cancelled
     line   received → invalid | valid → admitted → completed | failed | cancelled
 
-A batch is paused beside its status, and says why. A line is no job until it is admitted.
+SQL functions decide; a pause is separate from the status. A line is no job until it is admitted.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from planq.shared.platform.errors import ErrorRecord, InvalidRequest, TooLarge
 
 
 class BatchStatus(StrEnum):
-    """Where a batch stands."""
+    """State of a batch."""
 
     UPLOADING = "uploading"  # its lines are being stored; without a fresh lease it is removed
     VALIDATING = "validating"
@@ -34,12 +32,12 @@ class BatchStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """True when the batch has ended; only a retry of its lines moves it on."""
+        """True if the batch has ended; only a retry of lines continues it."""
         return self in TERMINAL_BATCH
 
 
 class LineStatus(StrEnum):
-    """Where a line of a batch stands."""
+    """State of a line."""
 
     RECEIVED = "received"
     INVALID = "invalid"
@@ -57,7 +55,7 @@ class Discount(StrEnum):
 
 
 class ProviderBatchStatus(StrEnum):
-    """Where a provider's batch stands."""
+    """State of a provider's batch."""
 
     SUBMITTING = "submitting"  # the provider may or may not know it yet
     SUBMITTED = "submitted"
@@ -65,7 +63,7 @@ class ProviderBatchStatus(StrEnum):
 
 
 class PauseReason(StrEnum):
-    """Why nothing more of a batch is admitted."""
+    """Why a batch admits no more lines."""
 
     ASKED = "asked"  # by a person, also with `start=false`
     CANARY = "canary"  # its first lines have ended, and somebody looks at them
@@ -80,7 +78,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A line that is not blank: its `text`, or the `error` for which it is none. Numbers begin with 1."""
+    """A line that is not blank: its `text`, or an `error`. Numbers begin with 1."""
 
     number: int
     text: str | None
@@ -88,11 +86,11 @@ class FileLine:
 
 
 class LineSplitter:
-    """Splits an upload into lines, whatever the client's editor wrote.
+    """Splits an upload into lines; holds only the present one, up to its maximum.
 
-    It holds only the present line, and of that at most the permitted length. A byte order mark at the beginning is
-    dropped, `\\r\\n` ends a line as `\\n` does, and blank lines are left out, but they count. A line that cannot be
-    stored (no UTF-8, a NUL, too long) is returned with its error, and the others go on.
+    A byte order mark is dropped, and blank lines only count. A line that cannot be stored (no UTF-8, a NUL, too long)
+    has
+    an error.
     """
 
     def __init__(self, *, max_line_bytes: int, max_lines: int) -> None:
@@ -105,7 +103,7 @@ class LineSplitter:
         """Lines so far that are not blank."""
 
     def feed(self, data: bytes) -> Iterator[FileLine]:
-        """Yield the lines that end in `data`; raises `TooLarge` at the first line too many."""
+        """Yield the lines that end in `data`; raises `TooLarge` for too many."""
         begin = 0
         while (end := data.find(b"\n", begin)) >= 0:
             self._add(data[begin:end])
@@ -161,10 +159,9 @@ class LineSplitter:
 
 @dataclass(frozen=True, slots=True)
 class ProviderBatch:
-    """A provider's batch that this worker looks after.
+    """A provider's batch that this worker handles.
 
-    `tries` counts the worker's own try: above 1, an earlier one may have sent the batch. `has_jobs` says whether any
-    unfinished job waits for it.
+    With `tries` above 1 an earlier one may have sent it. `has_jobs`: unfinished jobs wait for it.
     """
 
     id: UUID
@@ -183,7 +180,7 @@ class ProviderBatch:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What came of the call of a job, as in `Deferral`."""
+    """The result of a job's call, as in `Deferral`."""
 
     job: UUID
     status: CallStatus

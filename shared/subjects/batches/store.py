@@ -1,7 +1,7 @@
-"""Batches in the store: an upload comes in, its lines are validated, callers look.
+"""Batches in the store: upload, validation, lists.
 
-An upload of 50 000 lines is stored in many short transactions: readers of the event log would wait for a long one.
-Until it is whole the batch is held by the process that stores it, and removed once nobody does.
+An upload is stored in many short transactions: a long one would hold up readers of the event log. The storing process
+owns it until it is whole; it is removed if nobody does.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from planq.shared.subjects.batches.rules import BatchStatus, Discount, FileLine,
 from planq.shared.subjects.jobs.store import submission_values
 
 _HOLD_SECONDS = 15.0
-"""Seconds for which a dead process keeps its batch. It is no worker's lease: each transaction renews it."""
+"""Seconds until a dead process's batch is free; each transaction renews them."""
 
 _LINES_AT_ONCE = 200
 _BYTES_AT_ONCE = 2 * 1024 * 1024
-"""What is validated together. It takes a second or two, while others are served."""
+"""Maximum size validated at once: a second or two."""
 
 _PAGE = 500
 
@@ -33,7 +33,7 @@ _COPY = b"COPY batch_lines (batch_id, tenant_id, line, status, raw, error) FROM 
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """What was said of a batch as a whole, checked. With `is_paused` none of its lines is run until it is resumed."""
+    """The checked parameters of a batch; with `is_paused` it waits for a resume."""
 
     id: UUID
     tenant_id: str
@@ -54,7 +54,7 @@ class NewBatch:
 
 @dataclass(frozen=True, slots=True)
 class HeldBatch:
-    """A batch whose lines this process validates."""
+    """A batch that this process validates."""
 
     id: UUID
     tenant_id: str
@@ -65,7 +65,7 @@ class HeldBatch:
 
 @dataclass(frozen=True, slots=True)
 class CheckedLine:
-    """What became of a line: a `submission` and what it may use up, or an `error`."""
+    """A checked line: a `submission` and its maximum usage, or an `error`."""
 
     line: int
     custom_id: str | None
@@ -75,7 +75,7 @@ class CheckedLine:
     max_tokens: int = 0
 
     def values(self) -> dict[str, Any]:
-        """Return the item of `planq_store_checked`."""
+        """Return the item for `planq_store_checked`."""
         submission = self.submission
         return {
             "line": self.line,
@@ -89,23 +89,23 @@ class CheckedLine:
 
 
 class BatchStore:
-    """The batches of all tenants; `holder` names this process."""
+    """The batches of all tenants; `holder` is this process."""
 
     def __init__(self, database: Database, holder: UUID) -> None:
         self._database = database
         self._holder = holder
 
     async def intake(self, tenant_id: str) -> tuple[int, int]:
-        """Return how many batches of a tenant are being stored, and how many of its lines have not ended."""
+        """Return a tenant's batches being stored, and its unfinished lines."""
         row = await self._database.fetch_one("intake_of_tenant", tenant_id=tenant_id)
         assert row is not None
         return row["uploads"], row["lines"]
 
     async def begin(self, new: NewBatch) -> UUID | None:
-        """Store a batch without lines, which this process holds.
+        """Store a batch without lines, which this process owns.
 
-        Returns None, or the id of the batch that the same request made before under its idempotency key. Raises
-        `Conflict` when the key was used for another request, or for one that is still coming in.
+        Returns None, or the id of the batch of the same request and idempotency key. Raises `Conflict` for another
+        request with the key, or one still being stored.
         """
         values = {
             "id": str(new.id),
@@ -141,7 +141,7 @@ class BatchStore:
         return found
 
     async def add_lines(self, tenant_id: str, batch_id: UUID, lines: Sequence[FileLine]) -> None:
-        """Store lines of an upload, in one transaction; raises `Conflict` where this process does not hold it."""
+        """Store lines of an upload in one transaction; raises `Conflict` if this process lost it."""
         async with self._database.connection() as connection, connection.transaction():
             cursor = await connection.execute(
                 "SELECT planq_hold_batch(%s, %s, %s, %s, %s) AS is_held",
@@ -157,7 +157,7 @@ class BatchStore:
                     await copy.write_row((batch_id, tenant_id, line.number, str(status), line.text, error))
 
     async def end_upload(self, tenant_id: str, batch_id: UUID, total: int, invalid: int) -> None:
-        """Let the lines be validated; `invalid` of the `total` were refused before. Raises as `add_lines` does."""
+        """Start the validation; `invalid` lines were refused already. Raises like `add_lines`."""
         ended = await self._database.execute(
             "end_upload", tenant_id=tenant_id, id=batch_id, holder=self._holder, total=total, invalid=invalid
         )
@@ -165,11 +165,11 @@ class BatchStore:
             raise _taken_away()
 
     async def drop(self, tenant_id: str, batch_id: UUID) -> None:
-        """Remove an upload that this process holds and will not end."""
+        """Remove an unfinished upload of this process."""
         await self._database.execute("drop_upload", tenant_id=tenant_id, id=batch_id, holder=self._holder)
 
     async def is_due(self) -> bool:
-        """Return whether a batch that nobody holds is to be validated, or to be removed."""
+        """Return whether a free batch has to be validated or removed."""
         row = await self._database.fetch_one("due_batches")
         return row is not None and bool(row["is_due"])
 
@@ -177,7 +177,7 @@ class BatchStore:
         await self._database.execute("drop_abandoned_uploads")
 
     async def take(self) -> HeldBatch | None:
-        """Begin to validate the lines of a batch, or go on where another process was lost; None without any."""
+        """Own a batch to validate, maybe of a lost process; None without one."""
         row = await self._database.fetch_one("take_batch", holder=self._holder, seconds=_HOLD_SECONDS)
         if row is None:
             return None
@@ -185,7 +185,7 @@ class BatchStore:
         return HeldBatch(row["id"], row["tenant_id"], row["defaults"] or {}, Priority(row["priority"]), estimate)
 
     async def received(self, held: HeldBatch, after: int) -> Sequence[tuple[int, str]]:
-        """Return the next lines to validate, with their texts; none once all were looked at."""
+        """Return the next lines to validate with their texts."""
         rows = await self._database.fetch_all(
             "received_lines",
             tenant_id=held.tenant_id,
@@ -197,7 +197,7 @@ class BatchStore:
         return [(row["line"], row["raw"]) for row in rows]
 
     async def store_checked(self, held: HeldBatch, lines: Sequence[CheckedLine], estimate: Estimate) -> bool:
-        """Store what became of lines, and the estimate of all up to here; False where this process lost the batch."""
+        """Store checked lines and the estimate so far; False if this process lost the batch."""
         values, estimated = json_text([line.values() for line in lines]), json_text(estimate.to_json())
         stored: bool = await self._database.call(
             "planq_store_checked", held.tenant_id, held.id, self._holder, values, estimated, _HOLD_SECONDS
@@ -205,7 +205,7 @@ class BatchStore:
         return stored
 
     async def end_validation(self, held: HeldBatch) -> BatchStatus | None:
-        """Let a batch begin, or fail, whose lines were all looked at; None where this process does not hold it."""
+        """Start, or fail, a batch with all lines checked; None if this process lost it."""
         status = await self._database.call("planq_end_validation", held.tenant_id, held.id, self._holder)
         return None if status is None else BatchStatus(status)
 
@@ -216,7 +216,7 @@ class BatchStore:
     async def page(
         self, tenant_id: str, *, status: BatchStatus | None, below: UUID | None, limit: int
     ) -> Sequence[Row]:
-        """Return at most `limit` batches, newest first, older than the batch `below` if given."""
+        """Return at most `limit` batches, newest first, older than `below`."""
         named = None if status is None else str(status)
         return await self._database.fetch_page(
             "list_batches", tenant_id=tenant_id, status=named, below=below, limit=limit
@@ -225,10 +225,7 @@ class BatchStore:
     async def errors(
         self, tenant_id: str, batch_id: UUID, after: int = 0, most: int | None = None
     ) -> AsyncIterator[Row]:
-        """Yield the lines with an error in their order, in short reads: others may be added meanwhile.
-
-        Only those after the line `after`, and no more than `most`; None for all of them.
-        """
+        """Yield the lines with errors after the line `after`, at most `most`, in short reads."""
         left = most
         while left is None or left > 0:
             limit = _PAGE if left is None else min(left, _PAGE)

@@ -1,4 +1,4 @@
-"""Lines of batches in the store: they become jobs, and end with them."""
+"""The sweep makes jobs of batches' lines, and ends them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from planq.shared.platform.database import Database
 _NIL = UUID(int=0)
 
 _AT_ONCE = 200
-"""Lines in one commit: it takes some 30 ms, and what else there is to sweep waits no longer."""
+"""Maximum lines per commit, some 30 ms: other parts of the sweep wait for it."""
 
 
 async def cancel_lines(database: Database, limit: int, batch_id: UUID | None = None) -> Sequence[UUID] | None:
-    """See `LineSweep.cancel`; of one batch where `batch_id` is given."""
+    """Do `LineSweep.cancel`, maybe for one batch."""
     value = await database.call("planq_cancel_lines", batch_id, limit)
     return [UUID(ended) for ended in value["ended"]] if value["applied"] else None
 
 
 class LineSweep:
-    """Makes jobs of the lines of batches, as a `SweepDuty`.
+    """A `SweepDuty` that makes jobs of lines.
 
-    While batches run, a pass follows soon after the other: what the workers do in that time has to fit into the
-    window. Other sweepers find nothing left to do then, and keep their own pace.
+    Passes follow each other quickly while batches run, so that the window stays full; other sweepers find nothing to
+    do.
     """
 
     part = "batches"
@@ -36,11 +36,11 @@ class LineSweep:
         self._database = database
 
     async def cancel(self, limit: int) -> Sequence[UUID] | None:
-        """End a part of a cancelled batch; return the jobs that this ended, None where there is no part left."""
+        """End a part of a cancelled batch; return the ended jobs, None at the end."""
         return await cancel_lines(self._database, limit)
 
     async def admit(self, limit: int) -> Sequence[Wake]:
-        """Make jobs of lines that wait, as many as the workers keep up with; return their wake-ups."""
+        """Make as many jobs as the workers keep up with; return their wake-ups."""
         rows = await self._database.call_table("planq_admit_lines", new_ids(limit, after=_NIL))
         return [
             Wake.plan(

@@ -1,4 +1,4 @@
-"""What costs are told apart by, and which of them somebody asks for."""
+"""Queries for costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class CostBy(StrEnum):
-    """What costs are told apart by."""
+    """Grouping of costs."""
 
     DAY = "day"
     AGENT = "agent"
@@ -18,7 +18,7 @@ class CostBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """Which costs somebody asks for: of the days from `first` to `last`, by UTC, and of one agent or model alone."""
+    """Costs from `first` to `last` (UTC days), maybe of one agent or model."""
 
     by: CostBy
     first: date

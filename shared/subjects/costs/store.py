@@ -1,4 +1,4 @@
-"""What tenants' days cost, by day, agent, model or tenant, as the tally has written it down."""
+"""Costs by day, agent, model or tenant, from the tally."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SUMS = (
     "cache_write_tokens",
     "cost_usd",
 )
-"""What is added up of model calls."""
+"""Summed fields of model calls."""
 
 
 class CostStore:
-    """The costs of all tenants. Every method raises `DatabaseUnavailable`."""
+    """The costs of all tenants; raises `DatabaseUnavailable`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -28,10 +28,7 @@ class CostStore:
     async def sums(
         self, tenant_id: str | None, wanted: CostQuery, limit: int
     ) -> tuple[Sequence[Row], Mapping[str, int]]:
-        """Return at most `limit` rows of a tenant's costs, the dearest first, and the sums over all there are.
-
-        None for the tenant asks for all of them. What was used a few seconds ago may be missing: workers add it up.
-        """
+        """Return a tenant's (None: all) highest costs, and the sums; the last seconds may be missing."""
         asked = {"by": str(wanted.by), "first": wanted.first, "last": wanted.last, "limit": limit}
         asked |= {"agent": wanted.agent, "model": wanted.model}
         if tenant_id is None:

@@ -1,4 +1,4 @@
-"""Reads the event log so that a follower gets each event exactly once, despite transactions that commit late."""
+"""Read the event log so that a follower gets each event exactly once, although transactions commit late."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from planq.shared.subjects.streams.contract import Epoch, TextPiece
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """An event of a job; `data` is JSON as it was stored, None where there is none."""
+    """An event of a job; `data` is JSON as stored, or None.
+
+    `lineage` (the job and the jobs above it) and `conversation_id` are only set if somebody follows them.
+    """
 
     position: Position
     tenant_id: str
@@ -26,12 +29,11 @@ class LoggedEvent:
     created_at: datetime
     conversation_id: UUID | None = None
     lineage: Collection[UUID] = ()
-    """Its job and the jobs above it. It and `conversation_id` are known only where somebody follows such."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogHorizon:
-    """Events of transactions `below` can be read; `following` is above every transaction that has been committed."""
+    """Events of transactions `below` can be read; `following` is above all committed transactions."""
 
     below: int
     following: int
@@ -43,7 +45,7 @@ class LogHorizon:
 
 @dataclass(frozen=True, slots=True)
 class FreshEvents:
-    """What one look for all who follow has found; `reached` is from where the next one has to look on."""
+    """The result of one look for all followers; the next one begins at `reached`."""
 
     horizon: LogHorizon
     reached: Position
@@ -51,12 +53,12 @@ class FreshEvents:
 
 
 HELD_SECONDS = 10.0
-"""A transaction that has written and is open for longer is told of: statements of planq take a part of a second."""
+"""A longer writing transaction is reported: planq's take a part of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """The transaction that holds events back, for so many seconds; `pid` is None where no session has it open."""
+    """The transaction that holds events back; `pid` is None without a session."""
 
     pid: int | None
     application: str
@@ -74,7 +76,7 @@ _TOGETHER, _AT_ONCE = 32, 2
 
 
 class _Page(NamedTuple):
-    """The first `limit` events of a tenant's job after a position, up to and with `to`."""
+    """The first `limit` events of a job after a position, up to and including `to`."""
 
     tenant_id: str
     job_id: UUID
@@ -84,10 +86,9 @@ class _Page(NamedTuple):
 
 
 class EventLog:
-    """Reads events in an order in which none comes in before one that was read."""
+    """Reads events in an order where none appears before one that was read."""
 
     def __init__(self, database: Database) -> None:
-        """`database` is opened and closed by others."""
         self._database = database
         self._pages: Batcher[_Page, Sequence[LoggedEvent]] = Batcher(
             self._of_jobs, at_once=_AT_ONCE, max_weight=_TOGETHER
@@ -103,11 +104,11 @@ class EventLog:
         to: Position = END,
         with_children: bool = False,
     ) -> Sequence[LoggedEvent]:
-        """Return the first events of a tenant's job after a position, up to and with `to`.
+        """Return a job's first events after a position up to `to`, maybe with those of all jobs below.
 
-        Of jobs that are asked for at the same time one statement reads them, so that thousands may come back at once.
-        `with_children` those of all jobs below it, too. Fewer than `limit` are all that there are for now; what an
-        open transaction holds back comes later. Raises `DatabaseUnavailable`.
+        One statement serves all concurrent requests. Fewer than `limit` are all readable ones; open transactions may
+        add
+        others later. Raises `DatabaseUnavailable`.
         """
         if not with_children:
             return await self._pages.do(_Page(tenant_id, job_id, after, to, limit))
@@ -140,7 +141,7 @@ class EventLog:
     async def last_of_job(
         self, tenant_id: str, job_id: UUID, before: Position, limit: int, *, with_children: bool = False
     ) -> Sequence[LoggedEvent]:
-        """Return the last events of a tenant's job before a position, the newest first; else as `of_job`."""
+        """Return a job's last events before a position, newest first; otherwise like `of_job`."""
         rows = await self._database.fetch_all(
             "last_events_of_job",
             xid=str(before.xid),
@@ -153,7 +154,7 @@ class EventLog:
         return [_event_of(row, tenant_id) for row in rows]
 
     async def last_of_tenant(self, tenant_id: str, before: Position, limit: int) -> Sequence[LoggedEvent]:
-        """Return the last events of a tenant before a position, the newest first; else as `of_tenant`."""
+        """Return a tenant's last events before a position, newest first; otherwise like `of_tenant`."""
         rows = await self._database.fetch_all(
             "last_events_of_tenant",
             xid=str(before.xid),
@@ -166,7 +167,7 @@ class EventLog:
     async def of_conversation(
         self, tenant_id: str, conversation_id: UUID, after: Position, limit: int, *, to: Position = END
     ) -> Sequence[LoggedEvent]:
-        """Return the first events of a conversation's turns and of the jobs below, as `of_job` does with one job."""
+        """Return the first events of a conversation's turns and the jobs below, like `of_job`."""
         rows = await self._database.fetch_all(
             "events_of_conversation",
             **_span(after, to),
@@ -177,7 +178,7 @@ class EventLog:
         return [_event_of(row, tenant_id) for row in rows]
 
     async def root_of(self, tenant_id: str, job_id: UUID) -> UUID:
-        """Return the outermost job above a tenant's job, itself where there is none; raises `NotFound`."""
+        """Return the outermost job above a job, or itself; raises `NotFound`."""
         row = await self._database.fetch_existing("root_of_job", f"job {job_id}", tenant_id=tenant_id, job_id=job_id)
         root: UUID = row["root"]
         return root
@@ -185,7 +186,7 @@ class EventLog:
     async def of_tenant(
         self, tenant_id: str, after: Position, limit: int, *, to: Position = END
     ) -> Sequence[LoggedEvent]:
-        """Return the first events of a tenant after a position, up to and with `to`; else as `of_job`."""
+        """Return a tenant's first events after a position up to `to`, like `of_job`."""
         rows = await self._database.fetch_all(
             "events_of_tenant", **_span(after, to), tenant_id=tenant_id, limit=limit
         )
@@ -203,10 +204,11 @@ class EventLog:
         texts: Collection[UUID],
         limit: int,
     ) -> FreshEvents:
-        """Look for all who follow at once: events after a position, pieces of text of transactions `texts_from` on.
+        """Return events after a position and texts of transactions from `texts_from` on, for all followers.
 
-        `jobs`, `roots` with all jobs below them, `conversations` and `tenants` are whose events, `texts` are the jobs
-        whose texts are wanted. At most `limit` events are returned. Raises `DatabaseUnavailable`.
+        Events are of `jobs`, `roots` with all jobs below, `conversations` and `tenants`, at most `limit`; texts are
+        of the
+        jobs `texts`. Raises `DatabaseUnavailable`.
         """
         rows = await self._database.fetch_all(
             "fresh_events",
@@ -226,16 +228,13 @@ class EventLog:
         return FreshEvents(horizon, events[-1].position if len(events) == limit else horizon.position, found)
 
     async def horizon(self) -> LogHorizon:
-        """Return up to where events can be read now; raises `DatabaseUnavailable`."""
+        """Return up to where events can be read; raises `DatabaseUnavailable`."""
         row = await self._database.fetch_one("event_horizon")
         assert row is not None
         return _horizon_of(row)
 
     async def has_more(self, tenant_id: str, job_id: UUID, after: Position, *, with_children: bool = False) -> bool:
-        """Return whether a tenant's job has events after a position, also such as cannot be read yet.
-
-        `with_children` whether any of the jobs below it has. Raises `DatabaseUnavailable`.
-        """
+        """Return whether a job, or with children the jobs below, has later events, also unreadable ones."""
         row = await self._database.fetch_one(
             "has_events_after",
             tenant_id=tenant_id,
@@ -247,38 +246,29 @@ class EventLog:
         return row is not None and row["found"]
 
     async def unfinished_below(self, tenant_id: str, job_id: UUID) -> set[UUID]:
-        """Return the jobs below a tenant's job that have not ended; raises `DatabaseUnavailable`."""
+        """Return the unfinished jobs below a job; raises `DatabaseUnavailable`."""
         rows = await self._database.fetch_all("unfinished_jobs_below", tenant_id=tenant_id, job_id=job_id)
         return {row["id"] for row in rows}
 
     async def unfinished_in(self, tenant_id: str, conversation_id: UUID) -> set[UUID]:
-        """Return the unfinished turns of a tenant's conversation and jobs below; raises `DatabaseUnavailable`."""
+        """Return a conversation's unfinished turns and jobs below; raises `DatabaseUnavailable`."""
         rows = await self._database.fetch_all(
             "unfinished_jobs_of_conversation", tenant_id=tenant_id, conversation_id=conversation_id
         )
         return {row["id"] for row in rows}
 
     async def holder(self) -> OpenTransaction | None:
-        """Return what has held events back for `HELD_SECONDS`, None where nothing has.
-
-        Nothing that was committed after it is read before it ends. Raises `DatabaseUnavailable`.
-        """
+        """Return the transaction that has held later events back for `HELD_SECONDS`, or None."""
         row = await self._database.fetch_one("events_held_back", seconds=HELD_SECONDS)
         return None if row is None else OpenTransaction(**row)
 
     async def held_seconds(self) -> float:
-        """Return for how long the oldest event is held back, 0 where none is; needs no right to see other sessions.
-
-        Raises `DatabaseUnavailable`.
-        """
+        """Return for how long the oldest event is held back, or 0; needs no right to see sessions."""
         row = await self._database.fetch_one("events_held_seconds")
         return 0.0 if row is None else max(0.0, float(row["seconds"]))
 
     async def ahead(self) -> int:
-        """Return how many events the server will only come to: they are from a backup of another one.
-
-        Nobody is sent these, and the order of all others is wrong beside them. Raises `DatabaseUnavailable`.
-        """
+        """Return how many events are ahead of the server, from another one's backup: they break the order."""
         row = await self._database.fetch_one("events_ahead")
         return 0 if row is None else int(row["n"])
 

@@ -1,4 +1,4 @@
-"""The table of events: what happens to jobs, for whoever follows them, and for whoever looks back."""
+"""The table of events of jobs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from planq.shared.platform.columns import json_column, text_column, time_column,
 
 
 class Event(SQLModel, table=True):
-    """One thing that happened to a job, appended in the commit of the change that it reports.
+    """One event of a job, written in the commit of its change.
 
-    Events are read in the order of (`xid`, `sequence`): numbers of a sequence are drawn before the commit, so one may
-    become visible after a later one (`log.py`). Of two events the one with the lower `sequence` was written
-    first.
-
-    The indexes leave the `sequence` out: entries that are equal then, those of one commit, take six bytes each. So
-    the order of a tenant costs less than the sequence in that of a job did.
+    Events are read in the order of (`xid`, `sequence`): sequence numbers are drawn before the commit, so they alone
+    may
+    appear late. Of two events the one with the lower `sequence` was written first. The indexes omit it: equal
+    entries,
+    those of one commit, take six bytes each.
     """
 
     __tablename__ = "events"

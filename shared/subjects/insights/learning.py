@@ -1,7 +1,7 @@
-"""Learning from jobs that have ended, and choosing from what was learned: the parts of insights that serve workers.
+"""Learn from ended jobs, and choose from what was learned: insights for workers.
 
-The ends of jobs are read from the event log behind a cursor, apart from the commits that made them. What a stretch of
-the log teaches is written together with the cursor's new place, so that each end counts once, whoever reads it.
+Ends are read from the event log behind a cursor, which moves in the commit that stores the lessons: each end counts
+once, whoever reads it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from planq.shared.subjects.tenants.config import TenantConfig
 _log = logging.getLogger("planq.engine")
 
 MOST_INSIGHTS = 2_000
-"""Insights of a tenant, beside pinned ones: what comes again and again are a few hundred lessons."""
+"""Maximum insights of a tenant, without pinned ones."""
 
 INSIGHT_DAYS = 90.0
-"""Days for which an insight is kept after the last job that taught it."""
+"""Days to keep an insight after the last job that taught it."""
 
 _EVENTS = 1_000
 _GOAL_CHARS = 2_000
@@ -47,18 +47,18 @@ _CANDIDATES = 12
 
 
 class Learning:
-    """Reads the ends of jobs, in all processes of a deployment by turns."""
+    """Reads the ends of jobs; processes of a deployment take turns."""
 
     def __init__(self, database: Database, mode: InsightMode) -> None:
-        """`mode` is that of tenants whose configuration names none."""
+        """`mode` is the default of tenants."""
         self._database = database
         self._mode = mode
 
     async def learn(self, events: int = _EVENTS) -> int:
-        """Learn from the next stretch of so many events; return how many events were read, 0 where none is new.
+        """Learn from the next `events`; return how many were read, 0 if there are no new ones.
 
-        Where it has never been called, jobs that have ended by then teach nothing. Where another process reads the
-        same stretch, one of both has read in vain. Raises `DatabaseUnavailable`.
+        The first call only places the cursor. Of two processes that read the same events, one reads in vain. Raises
+        `DatabaseUnavailable`.
         """
         if self._mode is InsightMode.OFF and not await self._is_asked_for():
             return 0
@@ -148,7 +148,7 @@ def _ended(row: Row) -> EndedJob:
 
 
 def _learned(row: Row, job: EndedJob) -> JobLessons:
-    """Return what a job teaches: one that was asked for a lesson, none of its own."""
+    """Return a job's lessons; reflection jobs teach none."""
     return JobLessons((), ()) if row["is_reflection"] else learn(job)
 
 
@@ -199,7 +199,7 @@ def _lessons(row: Row, learned: JobLessons) -> Sequence[Mapping[str, Any]]:
 
 
 def _question(row: Row, learned: JobLessons) -> Mapping[str, Any]:
-    """Return the job, one without tools, that asks a model about what a job has taught."""
+    """Return the job, without tools, that asks a model about a job's lessons."""
     tokens = row["insights_tokens"] or TenantConfig().insights_tokens
     return submission_values(
         Submission(

@@ -1,4 +1,4 @@
-"""Which insights a planner is offered, and which jobs are held out, so that one sees whether insights help."""
+"""Which insights planners get, and which jobs are held out to measure their use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_LINE = 600
 
 
 class InsightMode(StrEnum):
-    """What a tenant does with insights. `SHADOW`: they are learned and chosen, and no planner is shown them."""
+    """A tenant's use of insights. `SHADOW`: learned and chosen, but not shown."""
 
     OFF = "off"
     SHADOW = "shadow"
@@ -26,7 +26,7 @@ class InsightMode(StrEnum):
 
 
 class InsightGroup(StrEnum):
-    """What became of the insights that were chosen for a job: its planner saw them, or not."""
+    """Whether the planner saw the insights chosen for its job."""
 
     OFFERED = "offered"
     HELD_OUT = "held_out"
@@ -35,7 +35,7 @@ class InsightGroup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An insight that fits a job; `jobs` is how many have taught it, `reflection` what a model has added."""
+    """An insight that fits a job, taught by `jobs`; a model added `reflection`."""
 
     id: UUID
     text: str
@@ -49,23 +49,20 @@ class Candidate:
 
 
 def is_held_out(origin: UUID, share: float) -> bool:
-    """Say whether a job plans without insights; `origin` is the request that it goes back to, the root of its tree.
-
-    So forks and child jobs fall on the side of the job that they were made from. `share` is between 0 and 1.
-    """
+    """Return whether a job plans without insights, by its `origin`, the root request: forks and children agree."""
     number = int.from_bytes(hashlib.sha256(b"planq.insights:" + origin.bytes).digest()[:8], "big")
     return number < share * 2**64
 
 
 def side_of(mode: InsightMode, origin: UUID, share: float) -> InsightGroup:
-    """Return on which side a job stands for which insights were chosen; precondition: the mode is not `OFF`."""
+    """Return the side of a job with chosen insights; precondition: the mode is not `OFF`."""
     if mode is InsightMode.SHADOW:
         return InsightGroup.SHADOW
     return InsightGroup.HELD_OUT if is_held_out(origin, share) else InsightGroup.OFFERED
 
 
 def fitting(found: Sequence[Candidate], count: Callable[[str], int]) -> Sequence[Candidate]:
-    """Return the first candidates that a planner may be offered: so many, and within so many tokens together."""
+    """Return the first candidates within `MAX_OFFERED` and `MAX_TOKENS`."""
     chosen: list[Candidate] = []
     for candidate in found:
         if len(chosen) == MAX_OFFERED:
@@ -76,26 +73,23 @@ def fitting(found: Sequence[Candidate], count: Callable[[str], int]) -> Sequence
 
 
 def offered_text(chosen: Sequence[Candidate]) -> str:
-    """Return what a planner is shown, a line each; the caller puts it between tags that name it as data."""
+    """Return the planner's text, a line per insight; the caller marks it as data."""
     return "\n".join(f"- {one.text_for_planner}" for one in chosen)
 
 
 def _line(text: str) -> str:
-    """Return a text on one line, without characters that could end it or hide something in it."""
+    """Return a text on one line, without unprintable characters."""
     return capped(" ".join("".join(sign if sign.isprintable() else " " for sign in text).split()), _MAX_LINE)
 
 
 def confidence(seen: int, against: int) -> float:
-    """Return how sure an insight is, from 0 to 1: the lower end of Wilson's interval for how often it held."""
+    """Return a confidence from 0 to 1: the lower end of Wilson's interval."""
     return round(wilson(seen, seen + against)[0], 3)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundInsights:
-    """What fits a job, the best first; `origin` is the request that it goes back to.
-
-    Where something was chosen for it before, that is what fits, and `side` says what became of it.
-    """
+    """Insights for a job, best first. An earlier choice is returned again with its `side`."""
 
     origin: UUID
     side: InsightGroup | None
@@ -103,10 +97,10 @@ class FoundInsights:
 
 
 class InsightOffers(Protocol):
-    """What was learned, for who plans."""
+    """Insights for planners."""
 
     async def find(self, tenant_id: str, job_id: UUID, text: str, tools: Collection[str]) -> FoundInsights:
-        """Return what fits a tenant's job that asks `text` and may call `tools`; raises `DatabaseUnavailable`."""
+        """Return the insights that fit a job with this text and tools; raises `DatabaseUnavailable`."""
         ...
 
     async def note(
@@ -119,5 +113,5 @@ class InsightOffers(Protocol):
         chosen: Sequence[UUID],
         tokens: int,
     ) -> bool:
-        """Note what was chosen for a job; False where something was noted before. Raises `DatabaseUnavailable`."""
+        """Store the choice for a job; False if there was one. Raises `DatabaseUnavailable`."""
         ...

@@ -1,7 +1,7 @@
-"""Whether insights help: jobs whose planner saw them beside jobs that were held out, with intervals of 95 %.
+"""Whether insights help: offered jobs versus held-out jobs, with 95 % intervals.
 
-Rates have Wilson's interval, and differences of rates Newcombe's of it. Means have a bootstrap's, over blocks: each
-side comes as the sums of at most a hundred random blocks of its jobs, so that a million jobs cost what a hundred do.
+Rates have Wilson's interval, differences Newcombe's, means a bootstrap's over at most a hundred random blocks of jobs
+per side, so a million jobs cost what a hundred do.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from math import sqrt
 from typing import Any
 
 TOO_FEW = 10
-"""With fewer jobs on one side nothing is said of a difference."""
+"""With fewer jobs on one side there is no verdict."""
 
 RESAMPLES = 400
 _Z = 1.959964
 
 
 class Usefulness(StrEnum):
-    """What the numbers say of insights."""
+    """The verdict on insights."""
 
     HELPS = "helps"
     HARMS = "harms"
@@ -48,12 +48,12 @@ MEANS: Mapping[str, Callable[[Block], float]] = {
     "cost_usd": lambda block: block.cost_usd,
     "tokens": lambda block: block.tokens,
 }
-"""What a job costs, of which less is better."""
+"""Costs of a job; less is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A number, and where it lies in 95 of 100 cases."""
+    """A value with its 95 % interval."""
 
     value: float
     low: float
@@ -65,7 +65,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One measure with and without insights; None where there is no job to measure."""
+    """One measure with and without insights; None without jobs."""
 
     with_insights: Interval | None
     without: Interval | None
@@ -78,7 +78,7 @@ class Contrast:
 
 
 def wilson(hits: int, of: int) -> tuple[float, float]:
-    """Return Wilson's interval of a rate (E. B. Wilson, 1927); nothing is known of no trial."""
+    """Return Wilson's interval of a rate (E. B. Wilson, 1927); without trials all of [0, 1]."""
     if of <= 0:
         return 0.0, 1.0
     rate, square = hits / of, _Z * _Z
@@ -92,7 +92,7 @@ def rate_of(hits: int, of: int) -> Interval | None:
 
 
 def compare_rates(hits: int, of: int, other_hits: int, other_of: int) -> Contrast:
-    """Compare a rate of which more is better (R. G. Newcombe, 1998, method 10)."""
+    """Compare rates, more is better (R. G. Newcombe, 1998, method 10)."""
     first, second = rate_of(hits, of), rate_of(other_hits, other_of)
     if first is None or second is None:
         return Contrast(first, second, None, Usefulness.TOO_FEW)
@@ -104,7 +104,7 @@ def compare_rates(hits: int, of: int, other_hits: int, other_of: int) -> Contras
 
 
 def compare_means(of: Callable[[Block], float], ours: Sequence[Block], others: Sequence[Block]) -> Contrast:
-    """Compare the mean of something of which less is better; blocks without a job count for nothing."""
+    """Compare means, less is better; empty blocks are ignored."""
     ours, others = [one for one in ours if one.jobs], [one for one in others if one.jobs]
     if not ours or not others:
         return Contrast(_mean(of, ours), _mean(of, others), None, Usefulness.TOO_FEW)
@@ -121,7 +121,7 @@ def compare_means(of: Callable[[Block], float], ours: Sequence[Block], others: S
 
 
 def compare(ours: Sequence[Block], others: Sequence[Block]) -> tuple[Usefulness, Mapping[str, Contrast]]:
-    """Compare all measures; the verdict on the whole is that on success, and where that is none on failed calls."""
+    """Compare all measures; the verdict is that on success, without difference that on failed calls."""
     success = compare_rates(
         _sum(ours, "succeeded"), _sum(ours, "jobs"), _sum(others, "succeeded"), _sum(others, "jobs")
     )
@@ -160,7 +160,7 @@ def _estimate(value: float, resampled: Sequence[float]) -> Interval:
 
 
 def _resampled(of: Callable[[Block], float], blocks: Sequence[Block], *, seed: int) -> Sequence[float]:
-    """Return means of as many blocks, drawn with replacement; the same numbers in every report of the same jobs."""
+    """Return means of blocks drawn with replacement, the same in every report."""
     pairs = [(of(one), one.jobs) for one in blocks]
     if len({total / jobs for total, jobs in pairs}) == 1:
         return [pairs[0][0] / pairs[0][1]] * RESAMPLES

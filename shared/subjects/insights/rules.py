@@ -1,8 +1,7 @@
-"""Rules that make insights of a job that has ended: no model, no clock, no values of arguments.
+"""Make insights of an ended job by rules: no model, no clock, no argument values.
 
-Three kinds, from the most to the least telling. A *correction* is a call that failed and, later in the same job, a
-call of the same tool with arguments of another shape that did not. A *failure* is a shape with which a tool failed,
-and that did not work in the same job. A *course* is which tools a planned job called, and what it came to.
+A *correction* is a failed call and a later call of the tool with another shape that worked; a *failure* a shape that
+failed and did not work in the job; a *course* the tools of a planned job and its outcome.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from planq.shared.subjects.insights.shapes import (
 )
 
 MAX_LESSONS = 10
-"""Of one job; what fails in eleven ways has one cause that none of them names."""
+"""Maximum lessons of one job."""
 
 MAX_CALLS = 200
-"""Of one job are looked at, the first ones."""
+"""Maximum calls of one job to examine."""
 
 _MAX_TOOLS = 8
-"""Of a course are named."""
+"""Maximum named tools of a course."""
 
 _NO_FAULT = frozenset(
     {
@@ -50,12 +49,10 @@ _NO_FAULT = frozenset(
         "worker_lost",
     }
 )
-"""Codes that say nothing of how a tool was called."""
+"""Error codes that say nothing about the call."""
 
 
 class InsightKind(StrEnum):
-    """What an insight tells."""
-
     CORRECTION = "correction"
     FAILURE = "failure"
     COURSE = "course"
@@ -63,10 +60,7 @@ class InsightKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EndedCall:
-    """A step of a job that has ended; `code` is that of its error, None where it succeeded.
-
-    `arguments` None: they were too large to be looked at.
-    """
+    """A step of an ended job; `code` None: it succeeded; `arguments` None: too large."""
 
     index: int
     round: int
@@ -77,16 +71,13 @@ class EndedCall:
 
     @property
     def is_fault(self) -> bool:
-        """True where the call failed by what it was, and not by what happened around it."""
+        """True if the call itself caused its failure."""
         return self.code is not None and self.code not in _NO_FAULT
 
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job that has ended, as rules look at it; `error` is its code, None for a complete success.
-
-    It `is_planned` where a model has planned it.
-    """
+    """An ended job; `error` is its code, None for full success; `is_planned`: by a model."""
 
     id: UUID
     status: str
@@ -107,10 +98,11 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one job teaches. Lessons of the same `digest` are the same insight, seen again.
+    """A lesson of one job; equal `digest`s are one insight.
 
-    `failing_call` is the digest of the call that failed; a call like it that works speaks against the lesson.
-    `round` and `index` are the step that it was learned from, None for the job as a whole.
+    `failing_call` is the digest of the failed call: a like call that works speaks against the lesson. `round` and
+    `index`
+    are None for the job as a whole.
     """
 
     kind: InsightKind
@@ -128,14 +120,14 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class JobLessons:
-    """What a job teaches: `lessons`, and the digests of calls that `worked`, each once."""
+    """A job's `lessons`, and the digests of calls that `worked`."""
 
     lessons: Sequence[Lesson]
     worked: Sequence[str]
 
 
 def learn(job: EndedJob) -> JobLessons:
-    """Return what a job teaches; nothing that it holds raises."""
+    """Return a job's lessons; never raises."""
     shapes = [(call, shape) for call in job.calls[:MAX_CALLS] if (shape := shape_of(call.arguments)) is not None]
     worked = {call_digest(tool_name(call.tool), shape) for call, shape in shapes if call.code is None}
     lessons: dict[str, Lesson] = {}
@@ -230,21 +222,21 @@ Where they teach nothing, answer with a dash.
 
 
 def reflected(lessons: Sequence[Lesson]) -> Lesson | None:
-    """Return the lesson to which a model may add something; None unless calls have failed."""
+    """Return the lesson for a model to reflect on; None unless calls failed."""
     return next((one for one in lessons if one.kind is InsightKind.COURSE and one.failed_calls), None)
 
 
 def reflection_question(lessons: Sequence[Lesson]) -> str:
-    """Return what a model is asked on all that a job has taught.
+    """Return the question about a job's lessons.
 
-    The question contains what rules have found, and nothing else of the job: names, kinds of values and codes. So the
-    answer can repeat no value that one user has said, and no text of a caller's can steer it.
+    It only has names, kinds of values and codes, so the answer cannot repeat a user's value, nor can a caller steer
+    it.
     """
     return _ASKED.format(notes="\n".join(f"- {one.text}" for one in lessons))
 
 
 def reflection_of(answer: str | None) -> str | None:
-    """Return what is kept of a model's answer: a line of bounded length, None where it says nothing."""
+    """Return a model's answer as a short line, None if empty."""
     printable = "".join(sign if sign.isprintable() else " " for sign in (answer or "")[: 4 * MAX_REFLECTION_CHARS])
     line = " ".join(redacted(printable).split())
     return capped(line, MAX_REFLECTION_CHARS) if line.strip("-–—. ") else None

@@ -1,7 +1,4 @@
-"""The tables of what was learned from jobs that have ended, and of what of it their successors were offered.
-
-None of them refers to jobs: retention removes these, and what was learned stays.
-"""
+"""The tables of insights and of their offers; none refers to jobs, which retention removes."""
 
 from __future__ import annotations
 
@@ -29,12 +26,13 @@ def _float_column() -> Any:
 
 
 class InsightRow(SQLModel, table=True):
-    """A lesson, found again by words: `seen` in so many jobs, and so many times something spoke `against` it.
+    """A lesson, `seen` in jobs and contradicted `against`, found by words.
 
-    `digest` is what makes two lessons the same one. `failing_call` is the digest of calls that it warns of. The words
-    of `search` hold the tenant as one of them, so that the index alone finds those of a tenant. Once it is retired no
-    planner is offered it; one that is pinned never expires. A model's `reflection` on it is the answer of the job
-    `reflection_job_id`, which was asked about what the job `reflected_job_id` has taught.
+    `digest` identifies it, `failing_call` the calls it warns of. `search` has the tenant as a word, so the index
+    alone finds
+    a tenant's. A retired one is not offered, a pinned one never expires. The job `reflection_job_id` wrote
+    `reflection`
+    on the lessons of `reflected_job_id`.
     """
 
     __tablename__ = "insights"
@@ -81,7 +79,7 @@ class InsightRow(SQLModel, table=True):
 
 
 class InsightSource(SQLModel, table=True):
-    """A job that has taught an insight, one of the newest twenty, with the words of what it was asked."""
+    """One of the newest twenty jobs that taught an insight, with the words of its input."""
 
     __tablename__ = "insight_sources"
     __table_args__ = (
@@ -103,10 +101,7 @@ class InsightSource(SQLModel, table=True):
 
 
 class InsightOffer(SQLModel, table=True):
-    """The insights that were chosen for a job, and on which `side` it stands; once it has ended, what it came to.
-
-    `origin_id` is the request that the job goes back to.
-    """
+    """The insights chosen for a job, its `side`, and its outcome; `origin_id` is the root request."""
 
     __tablename__ = "insight_offers"
     __table_args__ = (
@@ -135,7 +130,7 @@ class InsightOffer(SQLModel, table=True):
 
 
 class InsightCursor(SQLModel, table=True):
-    """Up to which event the ends of jobs were learned from; one row."""
+    """The last event whose jobs were learned from; one row."""
 
     __tablename__ = "insight_cursor"
     id: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))

@@ -1,4 +1,4 @@
-"""What a job that has ended may try again, and what it would repeat blindly."""
+"""What an ended job may retry, and what it would repeat blindly."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from planq.shared.platform.errors import Conflict, OutcomeUnknown
 def steps_with_unknown_outcome(
     job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], *, repeat_unsafe: bool
 ) -> Collection[int]:
-    """Return the steps of an ended job whose tool has to find out, before it is called again, whether it took effect.
+    """Return the steps whose tool must find out its effect before the next call.
 
-    Raises `Conflict` when there is nothing to try again, and `OutcomeUnknown` with every step that would be repeated
-    blindly, unless `repeat_unsafe`.
+    Raises `Conflict` without anything to retry, and, unless `repeat_unsafe`, `OutcomeUnknown` naming the steps that
+    would be repeated blindly.
     """
     _require_failures(job, steps)
     doubtful = [
@@ -38,7 +38,7 @@ def steps_with_unknown_outcome(
 
 
 def _is_tried_again(job: Mapping[str, Any], step: Mapping[str, Any]) -> bool:
-    """True for what `planq_reopen_job` opens; a failure that is recorded is for the planner, who was shown it."""
+    """True for the steps that `planq_reopen_job` opens; the planner has seen recorded failures."""
     if step["round"] != job["round"]:
         return False
     status = StepStatus(step["status"])
@@ -48,7 +48,7 @@ def _is_tried_again(job: Mapping[str, Any], step: Mapping[str, Any]) -> bool:
 
 
 def seconds_again(job: Mapping[str, Any]) -> float:
-    """Return the time that the steps of a resumed job get: what they had at first."""
+    """Return the time for a resumed job's steps: the same as at first."""
     return time_for_steps(Strategy(job["strategy"]), Limits.from_json(job["limits"]))
 
 
@@ -79,7 +79,7 @@ def _require_failures(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
 
 
 def rule_says(judge: Callable[..., bool], step: Mapping[str, Any], effect: Effect) -> bool:
-    """Return what a rule of `retry` says of a step's row."""
+    """Apply a rule of `retry` to a step's row."""
     error = step["error"] or {}
     is_begun = step["attempt"] > step["releases"]
     status = StepStatus(step["status"])
@@ -87,7 +87,7 @@ def rule_says(judge: Callable[..., bool], step: Mapping[str, Any], effect: Effec
 
 
 def doubt_of(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is told of a step of which nobody knows whether it took effect."""
+    """Return the description of a step with unknown outcome."""
     error = step["error"] or {"code": "cancelled", "message": "cut off when its job ended"}
     if step["status"] in RUNNING_STEP:  # what an earlier attempt ended by says nothing about this one
         error = {"code": OutcomeUnknown.code, "message": "it runs now"}
@@ -100,6 +100,6 @@ def doubt_of(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named_steps(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first steps by their numbers and tools, and how many more there are."""
+    """Name the first ten steps, and count the others."""
     named = ", ".join(f"${step['index']} ({step['tool_name']!r})" for step in steps[:10])
     return f"{named} and {len(steps) - 10} more" if len(steps) > 10 else named

@@ -1,4 +1,4 @@
-"""The jobs that a filter selects, for lists and for job actions."""
+"""Jobs by filter, for lists and job actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planq.shared.platform.database import Database, Row
 from planq.shared.subjects.jobs.selection import JobAct, JobFilter, statuses_for
 
 LOOKED_THROUGH = 5_000
-"""So many jobs a page of a list looks at, for filters that no index knows; the next page goes on behind them."""
+"""Maximum jobs read per page for filters without an index; the next page goes on behind them."""
 
 _PART = 500
 _LAST_ID = UUID(int=2**128 - 1)
@@ -23,7 +23,7 @@ _LAST_ID = UUID(int=2**128 - 1)
 async def selected_jobs(
     database: Database, tenant_id: str, act: JobAct, wanted: JobFilter, until: datetime, after: UUID, limit: int
 ) -> Sequence[Row]:
-    """Return the next jobs in the statuses that an act concerns, each with whether all but its metadata fits."""
+    """Return the next jobs of an act, each with whether all but its metadata fits."""
     return await _select(
         database,
         tenant_id,
@@ -38,7 +38,7 @@ async def selected_jobs(
 
 
 _APART = ("status", "strategy", "metadata")
-"""Fields of a filter that are no condition of their own: two decide which jobs are read, one is compared here."""
+"""Filter fields without an own condition."""
 
 _CONDITIONS = {
     "agent": "j.agent_name = %(agent)s",
@@ -47,7 +47,7 @@ _CONDITIONS = {
     "made_after": "j.created_at >= %(made_after)s",
     "min_cost_usd": "j.cost_usd >= %(min_cost_usd)s::float8",
 }
-"""When a job fits a field of a filter, where that is not the same value in the column of its name."""
+"""Conditions other than equality with the column of the same name."""
 
 
 async def _select(
@@ -80,7 +80,7 @@ async def _select(
 
 @dataclass(frozen=True, slots=True)
 class FoundJobs:
-    """The jobs that fit, newest first, and below which id others may; None where all were looked at."""
+    """Jobs, newest first; `next_below` is None at the end."""
 
     ids: Sequence[UUID]
     next_below: UUID | None
@@ -96,11 +96,10 @@ async def found_jobs(
     roots: bool,
     message_flow: bool = False,
 ) -> FoundJobs:
-    """Return at most `limit` jobs that fit, newest first, older than `below` if given.
+    """Return at most `limit` jobs, newest first, older than `below`.
 
-    With `roots` those that no other job has made; with `message_flow` turns and tasks alone. It looks at no more than
-    `LOOKED_THROUGH` jobs, in parts, and says where it stopped: what no index knows costs the same however long the
-    history is.
+    With `roots` without child jobs; with `message_flow` only turns and tasks. Reads at most `LOOKED_THROUGH` jobs, so
+    filters without an index cost the same for any history.
     """
     part = limit + 1 if wanted.is_indexed else _PART
     statuses: Collection[JobStatus] | None = None

@@ -1,8 +1,8 @@
-"""Jobs as callers see them: one query for a job and its steps, and one for all looks of the same moment. Further
-queries are made only where a job may have child jobs, and for the warnings of an agent's job.
+"""Jobs for callers: one query for a job and its steps, shared by concurrent requests.
 
-What comes as JSON and is only handed on stays text (`JsonText`); steps are parsed, since arguments are resolved from
-outputs.
+Further queries are only for child jobs and for warnings of agents. JSON that is only passed on stays text
+(`JsonText`);
+steps are parsed, because arguments are resolved from outputs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText
 
 _TOGETHER = 32
-"""Jobs of one query: by then its own cost no longer counts."""
+"""Maximum jobs per query."""
 
 _AT_ONCE = 2
-"""Queries under way: while the server answers one, the answers of the other are worked on."""
+"""Queries in flight: one is answered while the other's result is processed."""
 
 _FEW_STEPS = 100
-"""Beside other jobs one with more is asked for again by itself, so that it holds up no other."""
+"""Jobs with more steps get an own query, so they do not delay others."""
 
 _ANY_STEPS = 2**31 - 1
 
@@ -43,14 +43,13 @@ _WARNINGS = array_text(JOB_WARNINGS)
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job's row, JSON in it as `JsonText`, its steps of all rounds, and with the row what else there is of it.
+    """A job's row with JSON as `JsonText`, and its steps by index; may be shared.
 
-    `plan_source`, `plan_body` and `plan_errors` are the first round's plan, `later_plans` (`{round, source, body,
-    errors}`) those of the further rounds, beside `children`, `warnings` and `used_below` (the sums of all jobs below
-    it). The steps are in the order of their indices. Each carries `called_arguments`: resolved once it has begun, as
-    planned before or where they are too large to show (`CalledArguments`). Plans, steps and children are only there
-    when the view `is_whole`.
-    A view may be shared.
+    `plan_source`, `plan_body` and `plan_errors` are the first round's, `later_plans` (`{round, source, body,
+    errors}`) the
+    others'. The row also has `children`, `warnings` and `used_below`. Steps have `called_arguments`: resolved once
+    begun,
+    as planned before or if too large. Plans, steps and children only exist if `is_whole`.
     """
 
     row: dict[str, Any]
@@ -59,17 +58,17 @@ class JobView:
 
     @property
     def may_have_children(self) -> bool:
-        """False when none of its steps can have handed over to child jobs."""
+        """False if no step can have child jobs."""
         return self.is_whole and any(step["kind"] in DELEGATING for step in self.steps)
 
     @property
     def has_ended(self) -> bool:
-        """True when nothing of the job changes any more unless it is resumed."""
+        """True if only a resume can change the job."""
         return self.row["status"] in TERMINAL_JOB
 
 
 class ViewLook(NamedTuple):
-    """One look at a job; without `is_wanted` its plan and steps are left out unless it has ended."""
+    """One look at a job; without `is_wanted` plan and steps are only read after its end."""
 
     tenant_id: str
     job_id: UUID
@@ -77,10 +76,7 @@ class ViewLook(NamedTuple):
 
 
 def view_batcher(database: Database) -> Batcher[ViewLook, JobView | None]:
-    """Return what looks at jobs, by one query for those of one moment; None for a job that is not there.
-
-    It lives on one event loop.
-    """
+    """Return a batcher that reads concurrent looks in one query, on one loop; None: no such job."""
     return Batcher(partial(_read, database), at_once=_AT_ONCE, max_weight=_TOGETHER)
 
 
@@ -102,10 +98,7 @@ async def _read(database: Database, looks: Sequence[ViewLook]) -> Sequence[JobVi
 
 
 async def _add_children(database: Database, views: Sequence[JobView]) -> None:
-    """Add the child jobs of those that may have some, and what all jobs below them have used.
-
-    Sends no query where no view may have children.
-    """
+    """Add the child jobs, and the usage of all jobs below."""
     if not views:
         return
     rows = await database.fetch_all("view_children", **_keys(views))
@@ -117,7 +110,7 @@ async def _add_children(database: Database, views: Sequence[JobView]) -> None:
 
 
 async def _add_warnings(database: Database, views: Sequence[JobView]) -> None:
-    """Add what jobs of agents warn of, as `{kind, data}`; nothing is asked where there is no agent."""
+    """Add the warnings of agents' jobs, as `{kind, data}`."""
     if not views:
         return
     rows = await database.fetch_all("view_warnings", **_keys(views), kinds=_WARNINGS)
@@ -132,7 +125,7 @@ def _keys(views: Sequence[JobView]) -> dict[str, str]:
 
 
 async def summaries(database: Database, tenant_id: str, job_ids: Sequence[UUID]) -> list[dict[str, Any]]:
-    """Return the rows of jobs, in this order, without plans and steps and without jobs that are gone."""
+    """Return the rows of existing jobs, in this order, without plans and steps."""
     looks = [ViewLook(tenant_id, job_id, False) for job_id in job_ids]
     rows = await _rows(database, looks, 0, whole="{}") if looks else []
     found = {row["id"]: _view(row, []).row for row in rows}

@@ -1,4 +1,4 @@
-"""What an operator asks first: why a job waits, how many jobs stand where, and which job it was."""
+"""Operators' questions: why a job waits, how many there are, and which job an id means."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from planq.shared.subjects.jobs.find import FoundJobs, found_jobs
 from planq.shared.subjects.jobs.selection import JobFilter
 
 COUNTED_UP_TO = 1_000
-"""A status is counted up to here, so that a count costs the same however many jobs there are."""
+"""Maximum count per status, so that counting has a bounded cost."""
 
 BATCHES_SEARCHED = 1_000
-"""A `custom_id` is looked for in so many of the newest batches."""
+"""Newest batches to search for a `custom_id`."""
 
 MOST_LINES = 20
-"""So many lines with one `custom_id` are told."""
+"""Maximum lines returned for a `custom_id`."""
 
 MOST_WAITING = 10_000
-"""So many steps, and as many stages, are counted of what waits for a worker."""
+"""Counts at most this many waiting steps, and as many stages."""
 
 MOST_CALLS = 100
-"""So many calls to models are told of a job."""
+"""Maximum model calls shown of a job."""
 
 _MOST_EXCHANGE_BYTES = 65_536
 
 MOST_RUNNING = 100
-"""So many steps, and as many stages, are told of what runs on one worker."""
+"""Maximum running steps, and stages, shown of a worker."""
 
 
 class JobOverview:
-    """Reads jobs of a tenant for who looks after them."""
+    """Reads a tenant's jobs for operators."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -48,16 +48,13 @@ class JobOverview:
     async def readings(
         self, tenant_id: str, job_ids: Sequence[UUID], *, names_workers: bool
     ) -> Mapping[UUID, Mapping[str, Any]]:
-        """Return what `wait_of` decides by of each of these jobs that there is, read in one statement.
-
-        Unless it `names_workers`, they get names that say nothing about hosts and processes.
-        """
+        """Return the input of `wait_of` for each job, in one statement; `names_workers` shows hosts."""
         given = {"tenant_id": tenant_id, "job_ids": list(job_ids), "names_workers": names_workers}
         rows = await self._database.fetch_all("job_waits", **given)
         return {row["id"]: _reading(row) for row in rows}
 
     async def model_calls(self, tenant_id: str, job_id: UUID) -> Sequence[Row]:
-        """Return the first `MOST_CALLS` calls of a job to its models; raises `NotFound`."""
+        """Return the first `MOST_CALLS` model calls of a job; raises `NotFound`."""
         rows = await self._database.fetch_all(
             "job_model_calls", tenant_id=tenant_id, job_id=job_id, most=MOST_CALLS, most_bytes=_MOST_EXCHANGE_BYTES
         )
@@ -66,7 +63,7 @@ class JobOverview:
         return [row for row in rows if row["id"] is not None]
 
     async def counts(self, tenant_id: str) -> dict[str, int]:
-        """Return how many jobs that no other job has made stand in each status, each up to `COUNTED_UP_TO`."""
+        """Return the number of root jobs per status, each up to `COUNTED_UP_TO`."""
         stored = [str(one) for one in STORED_JOB]
         rows = await self._database.fetch_all("count_jobs", tenant_id=tenant_id, statuses=stored, most=COUNTED_UP_TO)
         return {str(status): 0 for status in JobStatus} | {row["status"]: row["n"] for row in rows}
@@ -86,30 +83,27 @@ class JobOverview:
         )
 
     async def with_id(self, tenant_id: str, id: UUID) -> Sequence[Row]:
-        """Return what of a tenant has an id (kind, id, job_id); none for another tenant's."""
+        """Return what has this id (kind, id, job_id); nothing for another tenant's."""
         return await self._database.fetch_all("find_by_id", tenant_id=tenant_id, id=id)
 
     async def lines(self, tenant_id: str, custom_id: str) -> Sequence[Row]:
-        """Return lines of batches with this `custom_id` (batch_id, line, custom_id, job_id), the newest first."""
+        """Return lines with this `custom_id` (batch_id, line, custom_id, job_id), newest first."""
         given = {"tenant_id": tenant_id, "custom_id": custom_id}
         return await self._database.fetch_all("find_lines", **given, among=BATCHES_SEARCHED, limit=MOST_LINES)
 
     async def running(self, tenant_id: str, lease_seconds: float) -> Sequence[Row]:
-        """Return what runs on workers alive (worker_id, job_id, step_index, what, since), the longest first.
-
-        A stage has no step and is told by its status; of either at most `MOST_RUNNING` of a worker.
-        """
+        """Return what live workers run (worker_id, job_id, step_index, what, since), the longest first."""
         return await self._database.fetch_all(
             "running_work", tenant_id=tenant_id, lease_seconds=lease_seconds, most=MOST_RUNNING
         )
 
     async def workers_named(self, ids: Sequence[str], lease_seconds: float) -> Sequence[Row]:
-        """Return workers that are known by their ids (id, name, is_alive); one that was stopped is forgotten."""
+        """Return known workers (id, name, is_alive); stopped ones are forgotten."""
         given = {"ids": array_text(ids), "lease_seconds": lease_seconds}
         return await self._database.fetch_all("workers_named", **given) if ids else ()
 
     async def waiting(self, tenant_id: str) -> Sequence[Row]:
-        """Return how much waits for a worker (pool, priority, n, oldest_at), without what is held or paused."""
+        """Return what waits for a worker (pool, priority, n, oldest_at), without held or paused work."""
         return await self._database.fetch_all("waiting_work", tenant_id=tenant_id, most=MOST_WAITING)
 
 
@@ -128,7 +122,7 @@ def _reading(row: Row) -> Mapping[str, Any]:
 
 
 def _question(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the oldest question of a job, with how many more there are; None where it asks nothing."""
+    """Return the oldest question of a job, and how many more there are; None without one."""
     if not row["questions"]:
         return None
     first, *others = row["questions"]
@@ -150,8 +144,6 @@ _TASK = re.compile(
 
 
 class FoundKind(StrEnum):
-    """What has an id."""
-
     JOB = "job"
     STEP = "step"  # of a job, by a Celery task or an idempotency key
     PLAN = "plan"  # the job whose plan it is
@@ -165,17 +157,14 @@ class FoundKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamedId:
-    """An id that was read, and the step of its job that it names, if any."""
+    """An id, and maybe the step that it names."""
 
     id: UUID
     step_index: int | None = None
 
 
 def named_id(text: str) -> NamedId | None:
-    """Return what a text names: an id, a Celery task (`<job>.r0.s2.1`, `<job>.plan.1`) or a step (`<job>/2`).
-
-    None for any other text: a `custom_id` may be all that is left.
-    """
+    """Return the id in a text: plain, a Celery task (`<job>.r0.s2.1`, `<job>.plan.1`) or a step (`<job>/2`)."""
     given = text.strip().lower()
     if (found := _TASK.fullmatch(given)) is not None:
         return NamedId(UUID(found[1]), None if found[2] is None else int(found[2]))

@@ -1,7 +1,4 @@
-"""Job actions: what is to become of all jobs that a filter selects, and which jobs that can be.
-
-action  running → completed | cancelled
-"""
+"""Job actions on all jobs of a filter: running → completed | cancelled."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from planq.shared.platform.errors import InvalidRequest
 
 
 class JobAct(StrEnum):
-    """What is done to each job."""
+    """The change of each job."""
 
     CANCEL = "cancel"
     PAUSE = "pause"
@@ -28,7 +25,7 @@ class JobAct(StrEnum):
 
 
 class ActionStatus(StrEnum):
-    """Where a job action stands."""
+    """State of a job action."""
 
     RUNNING = "running"
     COMPLETED = "completed"  # every job that it concerned was looked at
@@ -43,16 +40,17 @@ _STATUSES = {
     JobAct.RETRY: (JobStatus.FAILED, JobStatus.COMPLETED),
 }
 _USUAL = {**_STATUSES, JobAct.RETRY: (JobStatus.FAILED,)}
-"""Jobs that have completed with failures are tried again only where they are asked for by name."""
+"""Completed jobs with failures are only retried if their status is named."""
 
 
 class FilterField(NamedTuple):
-    """One field of a filter, in the words of every place that takes one.
+    """One field of a filter, for all places that have one.
 
-    `name` is that of the parameter of `GET /jobs` and of the field of `POST /job-actions`; `option` is that of the
-    commands, `form` that of the page, whose unit is so many of the API's. `bounds` are those of pydantic's `Field`,
-    `meaning` is what the API's reference says, `chip` what the page shows of a value that is chosen, and `html` has
-    attributes of the form's field.
+    `name` is that of `GET /jobs` and `POST /job-actions`, `option` the commands', `form` the page's, in `unit`s of
+    the
+    API's. `bounds` are of pydantic's `Field`, `meaning` is for the API's reference, `chip` for a chosen value on the
+    page,
+    `html` for the form field's attributes.
     """
 
     name: str
@@ -124,10 +122,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes(parameters: Iterable[Parameter], *, before: str) -> Callable[[Function], Function]:
-    """Say of a function with `**given` that it takes these parameters, before its own parameter `before`.
-
-    FastAPI and typer read what a function takes from its signature.
-    """
+    """Give a function with `**given` these parameters before `before`: FastAPI and typer read the signature."""
 
     def said(function: Function) -> Function:
         whole = signature(function, eval_str=True)
@@ -142,10 +137,9 @@ def takes(parameters: Iterable[Parameter], *, before: str) -> Callable[[Function
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are meant, all conditions at once: never child jobs, which end and go on with those above them.
+    """Conditions for jobs, all at once, without child jobs, which follow their parents.
 
-    Each has the name of its `FilterField`; all that is said of times becomes `made_before` and `made_after`.
-    `metadata` has to stand in a job's own (`has_metadata`); `words` in its input, whatever their case.
+    Fields are named like `FilterField`s; times become `made_before` and `made_after`. `words` match in any case.
     """
 
     status: JobStatus | None = None
@@ -165,7 +159,7 @@ class JobFilter:
 
     @property
     def asks(self) -> bool | None:
-        """Whether the jobs with this status ask a person; None where that makes no difference."""
+        """Whether jobs of this status ask a person; None if irrelevant."""
         if self.status is None or self.status.stored is not JobStatus.EXECUTING:
             return None
         return self.status is JobStatus.INPUT_REQUIRED
@@ -181,7 +175,7 @@ class JobFilter:
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the filter that `to_json` has told; what it does not know is left out."""
+        """Return the filter of `to_json`, without unknown fields."""
         kinds: dict[str, Any] = {
             "status": JobStatus,
             "strategy": Strategy,
@@ -194,10 +188,9 @@ class JobFilter:
         return cls(**{name: kinds.get(name, _same)(one) for name, one in value.items() if name in known})
 
     def has_metadata(self, metadata: Any) -> bool:
-        """Return whether all that is wanted stands in a job's metadata.
+        """Return whether a job's metadata has all wanted values, as JSON (5 is 5.0).
 
-        Values fit as those of JSON do: 5 is 5.0, and no truth is a number. A text also fits the number, truth or null
-        that is written so, since terminals and forms know texts alone.
+        A text also matches the number, boolean or null that it spells: terminals and forms only have texts.
         """
         if not self.metadata:
             return True
@@ -213,7 +206,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _written(text: str) -> Any:
-    """Return the number, truth or null that a text writes in JSON; the text itself where it writes none."""
+    """Return the number, boolean or null that a text spells in JSON, else the text."""
     if text[:1] not in _BEGINNINGS:
         return text
     try:
@@ -226,7 +219,7 @@ _BEGINNINGS = frozenset("-0123456789tfn")
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values of JSON are the same; for Python, True is 1."""
+    """Return whether two JSON values are equal; in Python, True is 1."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -239,7 +232,7 @@ def _same(value: Any) -> Any:
 
 
 def statuses_for(act: JobAct, wanted: JobStatus | None) -> Sequence[JobStatus]:
-    """Return the statuses of the jobs that an act concerns; raises `InvalidRequest` where it cannot."""
+    """Return the statuses that an act applies to; raises `InvalidRequest`."""
     if wanted is None:
         return _USUAL[act]
     if wanted not in _STATUSES[act]:

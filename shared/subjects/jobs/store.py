@@ -1,8 +1,4 @@
-"""The API's side of the store: submit, read, list, cancel.
-
-Rows go out as plain mappings; `api/documents.py` shapes them. One statement, and one commit, inserts the jobs that
-arrive together.
-"""
+"""Jobs for the API: submit, read, list, cancel; `api/documents.py` shapes the rows."""
 
 from __future__ import annotations
 
@@ -35,15 +31,12 @@ from planq.shared.platform.errors import Conflict, ErrorRecord, NotAsked, NotFou
 from planq.shared.subjects.jobs.job_view import JobView, ViewLook, summaries, view_batcher
 
 _BYTES_OF_AN_ITEM = 64 * 1024
-"""A plan that is longer counts as several jobs of a batch, so that a batch stays small enough for one statement."""
+"""A longer plan counts as several jobs of a batch, which bounds its statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlResult:
-    """The result of a request to pause or resume, or of an answer: `applied` says whether it changed anything.
-
-    `status` is the job's. The caller publishes the wake-ups `wakes`.
-    """
+    """Whether a pause, resume or answer `applied`, the job's `status`, and wake-ups to publish."""
 
     applied: bool
     status: JobStatus
@@ -52,10 +45,7 @@ class ControlResult:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to the question of a waiting step: `output` of what happened, `error` of what stays unknown.
-
-    A large output is its `payload` instead.
-    """
+    """The answer about an interrupted call: its `output` (or `payload`) if it happened, or an `error`."""
 
     outcome: Settlement
     output: Any = None
@@ -66,9 +56,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredBy:
-    """Who answers a question, why, and over which channel; nobody where it is not known.
+    """Who answers a question, why, and over which channel, if known.
 
-    Over HTTP with a key, `name` is what its holder says; who `is_operator` may answer whatever is asked of whom.
+    With a key `name` is its holder's word; with `is_operator` any question may be answered.
     """
 
     name: str | None = None
@@ -79,7 +69,7 @@ class AnsweredBy:
     is_operator: bool = False
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields in which `planq_answer_question` takes it."""
+        """Return the fields for `planq_answer_question`."""
         found = {"answered_by": self.name, "channel": self.channel, "reason": self.reason, "key": self.key_name}
         key_id = None if self.key_id is None else str(self.key_id)
         texts = {field: storable(text) for field, text in found.items() if text is not None}
@@ -103,9 +93,9 @@ async def close_question(
     again: bool,
     item: Mapping[str, Any],
 ) -> ControlResult:
-    """Close an open question; only the first answer applies. The arguments are those of `planq_answer_question`.
+    """Close an open question by `planq_answer_question`; only the first answer applies.
 
-    Raises `NotFound` when the tenant has no such question, and `NotAsked` where it is asked of others.
+    Raises `NotFound`, and `NotAsked` if it is addressed to others.
     """
     value = await database.call(
         "planq_answer_question", tenant_id, id, json_text(said), False, again, json_text(item)
@@ -118,7 +108,7 @@ async def close_question(
 
 
 async def control_result(database: Database, value: Mapping[str, Any]) -> ControlResult:
-    """Return what `planq_answer_question` says of a question that there is; an end that it led to is served."""
+    """Return the result of `planq_answer_question`, and serve an end of the job."""
     status = JobStatus(value["job_status"])
     if not value["applied"]:
         return ControlResult(False, status)
@@ -129,19 +119,19 @@ async def control_result(database: Database, value: Mapping[str, Any]) -> Contro
 
 @dataclass(frozen=True, slots=True)
 class StoredJson:
-    """JSON as it is stored: `body`, or where `payload` is given the payload of that hash."""
+    """Stored JSON: `body`, or the `payload` with that hash."""
 
     body: bytes
     payload: bytes | None
 
     @classmethod
     def of(cls, text: str | None, payload: bytes | None) -> Self:
-        """Return what stands in a row; a step may have succeeded without an output."""
+        """Return a row's JSON, null for no output."""
         return cls((text or "null").encode(), payload)
 
 
 class RequestStore:
-    """Jobs as callers see them."""
+    """Jobs for callers; one statement inserts the jobs that arrive together."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -149,11 +139,10 @@ class RequestStore:
         self._looks = view_batcher(database)
 
     async def submit(self, submission: Submission) -> tuple[UUID, datetime | None]:
-        """Store a job; return its id and when it was made.
+        """Store a job; return its id and creation time.
 
-        The time is None when the idempotency key was used before for the same request: the id is then that of the
-        earlier job, and nothing is stored. Raises `Conflict` when the key was used for another request, `NotFound`
-        when the job that it forks has been removed.
+        The time is None if the same request used the idempotency key before: the id is then the earlier job's. Raises
+        `Conflict` for another request with the key, `NotFound` if the forked job is gone.
         """
         values = submission_values(submission)
         if submission.forked_from is None:
@@ -179,10 +168,7 @@ class RequestStore:
         return [found[values["id"]] for values in batch]
 
     async def earlier(self, tenant_id: str, idempotency_key: str, request_hash: str) -> UUID | None:
-        """Return the job that was submitted under a key, None when the key is new.
-
-        Raises `Conflict` when the key was used for another request.
-        """
+        """Return the job of an idempotency key, or None; raises `Conflict` for another request."""
         row = await self._database.fetch_one("job_by_key", tenant_id=tenant_id, idempotency_key=idempotency_key)
         if row is None:
             return None
@@ -195,25 +181,18 @@ class RequestStore:
         return job_id
 
     async def view(self, tenant_id: str, job_id: UUID, *, only_ended: bool = False) -> JobView:
-        """Return a job as callers see it; raises `NotFound`.
-
-        With `only_ended` its plan and its steps are only there if it has ended.
-        """
+        """Return a job, `only_ended` without plan and steps until its end; raises `NotFound`."""
         view = await self._looks.do(ViewLook(tenant_id, job_id, not only_ended))
         if view is None:
             raise NotFound(f"there is no job {job_id}")
         return view
 
     async def summaries(self, tenant_id: str, job_ids: Sequence[UUID]) -> Sequence[Row]:
-        """Return jobs as a list shows them, in this order, without those that are gone."""
+        """Return existing jobs in this order, as lists show them."""
         return await summaries(self._database, tenant_id, job_ids)
 
     async def planned(self, tenant_id: str, job_id: UUID, index: int | None = None) -> tuple[Row, Sequence[Row]]:
-        """Return a job's row, and of its steps (or one of them) what they are and how they ended.
-
-        The row has `plan_source`, `plan_body` and `plan_errors` of its first round; the steps are of all
-        rounds, in the order of their indices, with the arguments as planned and without outputs. Raises `NotFound`.
-        """
+        """Return a job's row with its first plan, and its steps as planned, without outputs; raises `NotFound`."""
         job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
         if job is None:
             raise NotFound(f"there is no job {job_id}")
@@ -227,15 +206,12 @@ class RequestStore:
         return {row["id"] for row in rows}
 
     async def unfinished(self, tenant_id: str, most: int) -> int:
-        """Return how many jobs of a tenant are unfinished, at most `most`, without those of messages and batches."""
+        """Count a tenant's unfinished jobs up to `most`, without those of messages and batches."""
         row = await self._database.fetch_one("unfinished_jobs", tenant_id=tenant_id, most=most)
         return 0 if row is None else int(row["n"])
 
     async def cancel(self, tenant_id: str, job_id: UUID) -> tuple[Sequence[UUID], JobStatus]:
-        """End a job and its child jobs; return those that this call ended, and the job's status.
-
-        A finished job stays as it is. Raises `NotFound`.
-        """
+        """End a job and its child jobs; return those ended now, and the job's status; raises `NotFound`."""
         value = await self._change("planq_cancel_job", job_id, tenant_id)
         return [UUID(ended) for ended in value.get("ended", ())], JobStatus(value["status"])
 
@@ -246,7 +222,7 @@ class RequestStore:
         return value
 
     async def pause(self, tenant_id: str, job_id: UUID) -> ControlResult:
-        """Begin nothing more of a job; what runs goes on to its end. Raises `NotFound`."""
+        """Begin nothing more of a job; running work goes on. Raises `NotFound`."""
         value = await self._change("planq_pause_job", job_id, tenant_id)
         return ControlResult(value["applied"], JobStatus(value["status"]))
 
@@ -259,13 +235,12 @@ class RequestStore:
         in_doubt: Collection[int] = (),
         seconds: float | None = None,
     ) -> ControlResult:
-        """Let a paused job go on, or, with `after`, one with failures try again what has not succeeded.
+        """Continue a paused job, or, with `after`, retry what has not succeeded in an ended one.
 
-        `after` is the job's `resumes` when its failures were looked at: if it has ended again since, nothing happens.
-        Where failures are recorded, that is what was cut off in the round that had not ended. `in_doubt` are steps
-        without success whose tool has to find out first whether it took effect. `seconds` is the time that its steps
-        get, None for the job's limit on a plan. Raises `NotFound`, and `Conflict` for a turn of a conversation while
-        another one is active, and for the job of a batch's line that has been retried since.
+        `after` is the job's `resumes` at the look at its failures; a later end changes nothing. The tools of the
+        steps
+        `in_doubt` find out first. `seconds` is the time for steps, None: the plan's limit. Raises `NotFound`, and
+        `Conflict` if another turn of its conversation is active, or its batch's line was retried.
         """
         value = await self._change("planq_resume_job", job_id, tenant_id, after, list(in_doubt), seconds)
         if value.get("is_busy"):
@@ -278,10 +253,7 @@ class RequestStore:
         return ControlResult(True, status, requested_wakes(job_id, status, value))
 
     async def was_settled(self, tenant_id: str, job_id: UUID, index: int, outcome: Settlement, body: bytes) -> bool:
-        """Return whether the last answer about a step was this outcome, with the output whose JSON is `body`.
-
-        Nobody answered a question whose time ran out. Raises `NotFound` when there is no such job.
-        """
+        """Return whether a step's last answer was this outcome, with this output in JSON; raises `NotFound`."""
         said = await self._database.fetch_one("last_settlement", tenant_id=tenant_id, job_id=job_id, index=index)
         if said is None or said["outcome"] != outcome:
             return False
@@ -301,10 +273,7 @@ class RequestStore:
         by: AnsweredBy = AnsweredBy(),
         status: QuestionStatus = QuestionStatus.ACCEPTED,
     ) -> ControlResult:
-        """Answer the question of a waiting step whose call was cut off; who declines it does not know.
-
-        Raises `NotFound` when there is no such step.
-        """
+        """Answer the question about a step's interrupted call; raises `NotFound`."""
         found = await self._database.fetch_one("open_question", tenant_id=tenant_id, job_id=job_id, index=index)
         if found is None or found["index"] is None:
             raise NotFound(f"job {job_id} has no step {index}")
@@ -317,7 +286,7 @@ class RequestStore:
         return await close_question(self._database, tenant_id, found["id"], said, again=again, item=item)
 
     async def output(self, tenant_id: str, job_id: UUID, index: int) -> StoredJson:
-        """Return the output of a step; raises `NotFound`, also when there is none yet."""
+        """Return a step's output; raises `NotFound`, also without one."""
         row = await self._database.fetch_existing(
             "get_output", f"job {job_id}", tenant_id=tenant_id, job_id=job_id, index=index
         )
@@ -329,14 +298,14 @@ class RequestStore:
         return StoredJson.of(row["output"], row["payload_hash"])
 
     async def tracebacks(self, tenant_id: str, job_id: UUID, index: int) -> list[Row]:
-        """Return where the exceptions of a step's last attempts came from; raises `NotFound` without such a job."""
+        """Return the tracebacks of a step's last attempts; raises `NotFound`."""
         rows = await self._database.fetch_all("step_tracebacks", tenant_id=tenant_id, job_id=job_id, index=index)
         if not rows:
             raise NotFound(f"there is no job {job_id}")
         return [row for row in rows if row["attempt"] is not None]
 
     async def artifacts(self, tenant_id: str, job_id: UUID) -> list[Row]:
-        """Return what a job has made, every version, without the bodies; raises `NotFound` without such a job."""
+        """Return a job's artifacts, every version, without bodies; raises `NotFound`."""
         rows = await self._database.fetch_all("job_artifacts", tenant_id=tenant_id, job_id=job_id)
         if not rows:
             raise NotFound(f"there is no job {job_id}")
@@ -345,11 +314,9 @@ class RequestStore:
     async def artifact(
         self, tenant_id: str, artifact_id: str, version: int | None = None, *, message_flow: bool = False
     ) -> Row:
-        """Return a version of a stored artifact, the newest for None; raises `NotFound`.
+        """Return a version of an artifact, None: the newest; raises `NotFound`.
 
-        With `message_flow` those versions alone that jobs of the message flow have made.
-
-        Its `body` is text, or null beside a `payload_hash`.
+        With `message_flow` only versions of its jobs. `body` is text, or null with a `payload_hash`.
         """
         row = await self._database.fetch_one(
             "get_artifact", tenant_id=tenant_id, id=artifact_id, version=version, message_flow=message_flow
@@ -362,7 +329,7 @@ class RequestStore:
 
 
 def submission_values(submission: Submission) -> dict[str, Any]:
-    """Return a job as an item of `planq_submit_jobs`."""
+    """Return an item for `planq_submit_jobs`."""
     fields = {COLUMNS.get(name, name): value for name, value in sql_fields(submission).items()}
     seconds = submission.expires_in.total_seconds()
     return {**fields, "limits": _limits_text(submission.limits), "expires_seconds": seconds}

@@ -1,4 +1,4 @@
-"""The tables of what is recorded of a job beside its states: model calls, messages, tracebacks."""
+"""The tables of jobs' records: model calls, messages, tracebacks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from planq.shared.platform.columns import flag_column, int_column, json_column, 
 
 
 class ModelCallRow(SQLModel, table=True):
-    """One logical call to a model; `exchange` is null where prompts and replies are not kept.
+    """One logical model call; `exchange` is null unless exchanges are kept.
 
-    `call_id` was given where the call was made, so that a repeat is known. One that
-    `is_retried` failed, and its stage asked again: it counts as one with the call that the stage ended with.
+    `call_id` detects a repeat. A call that `is_retried` failed and counts as one with the stage's last call.
     """
 
     __tablename__ = "model_calls"
@@ -44,10 +43,7 @@ class ModelCallRow(SQLModel, table=True):
 
 
 class MessageRow(SQLModel, table=True):
-    """A message of a job: the call of a chained tool and its response, with one `call_id`.
-
-    Where it `is_preview`, its `content` is shortened: the whole is the output of the step.
-    """
+    """The call or response of a chained tool, with one `call_id`; an `is_preview` content is shortened."""
 
     __tablename__ = "messages"
     __table_args__ = (Index("ix_messages_job_id", "job_id", "id"),)
@@ -63,7 +59,7 @@ class MessageRow(SQLModel, table=True):
 
 
 class TracebackRow(SQLModel, table=True):
-    """The traceback of an attempt that an exception of a tool's code ended, for operators; it goes with its job."""
+    """The traceback of a tool's exception that ended an attempt, for operators."""
 
     __tablename__ = "tracebacks"
     job_id: UUID = Field(primary_key=True, foreign_key="jobs.id", ondelete="CASCADE")

@@ -1,6 +1,6 @@
-"""When the attempts of a job waited for a worker, ran, or waited for something else; and what took it so long.
+"""When a job's attempts waited for a worker, ran, or waited for something else.
 
-Times are seconds of one clock. Nothing here looks at the clock: what is still under way ends at `now`.
+Times are seconds of one clock; work in progress ends at `now`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 _LEAST_FOLD_SECONDS = 1.0
 _FOLD_SHARE = 0.25
-"""Time in which nothing runs is folded where it is longer than a second and than this share of all that ran."""
+"""Idle time is folded if it exceeds a second and this share of all running time."""
 
 _MOST_FOLDS = 8
 _FOLD_WIDTH = 0.03
@@ -30,7 +30,7 @@ _STAGE_ENDS = frozenset(
 
 
 class PhaseKind(StrEnum):
-    """What an attempt does: it waits for a worker, it runs, or it waits for a time, a person, child jobs."""
+    """An attempt waits for a worker, runs, or waits for a time, a person or child jobs."""
 
     QUEUE = "queue"
     RUN = "run"
@@ -38,10 +38,7 @@ class PhaseKind(StrEnum):
 
 
 class JobMoment(NamedTuple):
-    """An event of a job: of one of its steps, None for the job itself; `stage` where a stage began.
-
-    `worker` is the id of who took an attempt over.
-    """
+    """An event of a job or step; `stage` began then, `worker` claimed the attempt."""
 
     kind: str
     at: float
@@ -53,7 +50,7 @@ class JobMoment(NamedTuple):
 
 
 class AttemptPhase(NamedTuple):
-    """What an attempt did from `begin` to `end`."""
+    """A phase of an attempt."""
 
     kind: PhaseKind
     attempt: int
@@ -62,7 +59,7 @@ class AttemptPhase(NamedTuple):
 
 
 class AttemptSpan(NamedTuple):
-    """One try at a step: when, what it came to (None while it runs), its error's code, and the id of its worker."""
+    """One try of a step: times, outcome (None while it runs), error code, worker."""
 
     number: int
     begin: float
@@ -73,7 +70,7 @@ class AttemptSpan(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Where moments stand on a line of the length 1; `folds` are spans of (begin, end) that are drawn short."""
+    """A line of the length 1; `folds` are spans (begin, end) drawn short."""
 
     first: float
     last: float
@@ -84,7 +81,7 @@ class Scale(NamedTuple):
         return sum(end - begin for begin, end in self.folds)
 
     def place(self, at: float) -> float:
-        """Return where a moment stands, from 0 to 1."""
+        """Return a moment's place from 0 to 1."""
         room = 1.0 - _FOLD_WIDTH * len(self.folds)
         drawn = max(self.last - self.first - self.folded_seconds, 1e-6)
         shown, passed = min(max(at, self.first), self.last) - self.first, 0.0
@@ -100,10 +97,7 @@ class Scale(NamedTuple):
 def step_phases(
     ready_at: float | None, moments: Iterable[JobMoment], now: float, *, is_over: bool
 ) -> list[AttemptPhase]:
-    """Return the phases of one step, from when it could have begun; `moments` are its own, in their order.
-
-    A step that `is_over` without an event that says so, such as one that was cancelled, ends with its last phase.
-    """
+    """Return the phases of a step from `ready_at` on; one that `is_over` ends with its last phase."""
     phases: list[AttemptPhase] = []
     kind: PhaseKind | None = None if ready_at is None else PhaseKind.QUEUE
     begin, attempt = ready_at or 0.0, 0
@@ -142,7 +136,7 @@ def step_attempts(moments: Iterable[JobMoment]) -> list[AttemptSpan]:
 
 
 def stage_phases(moments: Sequence[JobMoment], now: float, *, is_over: bool) -> list[tuple[str, AttemptPhase]]:
-    """Return when the stages of a job ran, each with its name, the first one first."""
+    """Return the named runs of a job's stages, in order."""
     found: list[tuple[str, AttemptPhase]] = []
     stage, attempt, begin = "", 0, 0.0
     for moment in moments:
@@ -157,9 +151,9 @@ def stage_phases(moments: Sequence[JobMoment], now: float, *, is_over: bool) -> 
 
 
 def critical_path(graph: Sequence[Sequence[int]], ends: Sequence[float | None]) -> list[int]:
-    """Return the steps that decided when the last one ended: before each stands the one it waited for longest.
+    """Return the steps that decided the last end, each after the one it waited for longest.
 
-    `graph` holds for each step those that it waits for, `ends` when each ended, None for one that has not run.
+    `graph` lists each step's dependencies, `ends` their ends, None if not run.
     """
     at = max(
         (step for step, end in enumerate(ends) if end is not None), key=lambda one: ends[one] or 0.0, default=None
@@ -173,10 +167,7 @@ def critical_path(graph: Sequence[Sequence[int]], ends: Sequence[float | None]) 
 
 
 def scale_of(spans: Iterable[tuple[float, float]], first: float, last: float) -> Scale:
-    """Return the line from `first` to `last` on which the longest spans are folded in which nothing runs.
-
-    `spans` are those in which something does.
-    """
+    """Return a line with the longest gaps between busy `spans` folded."""
     gaps: list[tuple[float, float]] = []
     reached, busy = first, 0.0
     for begin, end in sorted(spans):

@@ -1,7 +1,4 @@
-"""Why a job waits, in one sentence of named things: from one reading of the store, by rules alone.
-
-The sentence is the same wherever it is told: on the page, by `GET /jobs/{id}/why`, by `planq status`.
-"""
+"""Why a job waits, in one sentence, by rules: on the page, in `GET /jobs/{id}/why` and `planq status`."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from typing import Any, NamedTuple
 from planq.shared.kernel.states import RUNNING_STEP, WAITING_STEP, JobStatus
 
 _NEVER_YEAR = 9999
-"""A job or step whose time lies there is held back until something else has ended."""
+"""A later time means: held until something else has ended."""
 
 _MOST_NAMED = 3
 _MOST_CHARS = 200
 
 
 class WaitKind(StrEnum):
-    """For what a job waits."""
+    """What a job waits for."""
 
     NOTHING = "nothing"  # it has ended
     PAUSE = "pause"
@@ -38,17 +35,14 @@ class WaitKind(StrEnum):
 
 
 class JobWait(NamedTuple):
-    """For what a job waits, and the sentence that says so."""
+    """What a job waits for, and the sentence."""
 
     kind: WaitKind
     sentence: str
 
 
 def wait_of(job: Mapping[str, Any]) -> JobWait:
-    """Return why a job stands where it does; `job` is a row of the query `job_waits`.
-
-    What a person can change is told first: a pause, a question, a missing worker; then what only time changes.
-    """
+    """Return why a job (a row of the query `job_waits`) waits; what a person can change comes first."""
     status = JobStatus(job["status"])
     if status.is_terminal:
         return JobWait(WaitKind.NOTHING, _ended(status, job["error"]))
@@ -128,7 +122,7 @@ def _of_pool(job: Mapping[str, Any], what: str, who: str, pool: str) -> JobWait:
 
 
 def _of_steps(job: Mapping[str, Any]) -> JobWait:
-    """Return why the steps of a job have not ended: the one that waits for the rarest thing speaks for all."""
+    """Return the rarest of the steps' reasons."""
     steps: Sequence[Mapping[str, Any]] = job["open_steps"]
     found = [_of_step(job, step) for step in steps]
     if not found:
@@ -193,7 +187,7 @@ def _short(text: str) -> str:
 
 
 def shown_seconds(seconds: float) -> str:
-    """Return a length of time as a person says it, in its largest unit."""
+    """Return a duration in its largest unit."""
     whole = max(0, round(seconds))
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if whole >= 2 * size or (unit == "min" and whole >= size):

@@ -1,4 +1,4 @@
-"""What `/metrics` counts for the whole installation: the tallies, what workers count, and who reports both."""
+"""Installation-wide counts for `/metrics`: tallies, workers' counts, and the reporting process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import UUID
 from planq.shared.platform.database import Database
 
 _AT_ONCE = 5_000
-"""Events of one transaction: a tenth of a second."""
+"""Events per transaction: a tenth of a second."""
 
 
 class TallyStore:
@@ -20,16 +20,13 @@ class TallyStore:
         self._database = database
 
     async def add_up(self, most: int = 20) -> None:
-        """Add to the tallies what has happened since somebody looked last, in at most so many transactions.
-
-        Does nothing where somebody else does it just now.
-        """
+        """Add recent events to the tallies, unless another process does."""
         for _ in range(most):
             if await self._database.call("planq_tally", _AT_ONCE) < _AT_ONCE:
                 return
 
     async def counted(self) -> Mapping[tuple[str, ...], Decimal]:
-        """Return all that was counted since the tables were made, by name and labels; no number ever falls."""
+        """Return all counts by name and labels; they never fall."""
         found: Counter[tuple[str, ...]] = Counter()
         for row in await self._database.fetch_all("counted_by_all"):
             if row["name"] is not None:
@@ -41,7 +38,7 @@ class TallyStore:
         return found  # type: ignore[return-value]
 
     async def hold_report(self, holder: UUID, seconds: float) -> bool:
-        """Take or renew the report for a process; False where another one has it."""
+        """Claim or renew the report for a process; False if another owns it."""
         return await self._database.execute("hold_report", holder=holder, seconds=seconds) > 0
 
     async def drop_report(self, holder: UUID) -> None:

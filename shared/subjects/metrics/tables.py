@@ -1,4 +1,4 @@
-"""The tables of what `/metrics` counts for the whole installation, of who reports it, and of what each day cost."""
+"""The tables of `/metrics`' counts, of their reporter, and of daily costs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from planq.shared.platform.columns import bigint_column, text_column, time_colum
 
 
 class Tally(SQLModel, table=True):
-    """A number that only grows, by name and labels: what was read from the log, or counted by workers that are gone.
+    """A growing number by name and labels, from the log or from workers that are gone.
 
-    A bucket of a histogram is a row with its upper bound as the last label, and `<name>_sum` is what it adds up to.
+    A histogram's bucket has its upper bound as the last label; `<name>_sum` is the sum.
     """
 
     __tablename__ = "tallies"
@@ -26,10 +26,9 @@ class Tally(SQLModel, table=True):
 
 
 class DailyCost(SQLModel, table=True):
-    """What a tenant's agent used of one model on one day, by UTC; it stays when retention removes the jobs.
+    """What a tenant's agent used of a model on a day (UTC); retention keeps it.
 
-    `agent` is empty for jobs without one, `model` is `other` beyond the first hundred. `unpriced_calls` used tokens
-    whose price nobody knows.
+    `agent` may be empty; `model` is `other` after the first hundred. `unpriced_calls` had no known price.
     """
 
     __tablename__ = "daily_costs"
@@ -47,10 +46,10 @@ class DailyCost(SQLModel, table=True):
 
 
 class TallyMark(SQLModel, table=True):
-    """How far the tallies have come, in the one row of this table.
+    """How far the tallies have counted; one row.
 
-    Events are counted up to and with (`xid`, `sequence`), model calls up to and with the id `calls`. Ids up to
-    `drawn` were given to transactions below `drawn_below`: once all of these have ended, nobody can add one of them.
+    Events up to (`xid`, `sequence`) and model calls up to `calls`. Ids up to `drawn` belong to transactions below
+    `drawn_below`: once these have ended, no such call can be added.
     """
 
     __tablename__ = "tally_marks"
@@ -63,7 +62,7 @@ class TallyMark(SQLModel, table=True):
 
 
 class ReportLease(SQLModel, table=True):
-    """The API process that reports what counts for all, until another one may: so sums over processes are right."""
+    """The API process that reports the counts, so that sums over processes are right."""
 
     __tablename__ = "report_leases"
     id: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))

@@ -1,7 +1,4 @@
-"""What tools may keep beside their outputs: moments, what is known of a user, reminders, events of their job.
-
-Everything belongs to a tenant, and all but events to one of its users.
-"""
+"""What tools store in addition to outputs: moments, user data, reminders, events."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ from planq.shared.agentic.tools.contract import ToolContext
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Something that happened to a user; `body` is a JSON object with whatever else is known of it.
-
-    `starts_at` None stands for the time at which it is saved. Texts hold no NUL and no lone surrogates.
-    """
+    """Something that happened to a user; `starts_at` None is the time of saving. Texts are storable."""
 
     id: UUID
     name: str
@@ -32,7 +26,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class MomentRecord:
-    """A moment that was found; `score` grows with relevance, and is 0 where no words were asked for."""
+    """A found moment; a higher `score` is more relevant, 0 without words."""
 
     id: UUID
     name: str
@@ -46,10 +40,7 @@ class MomentRecord:
 
 @dataclass(frozen=True, slots=True)
 class MomentQuery:
-    """Which moments: with any word of `query`, all of `tags`, begun at or after `since` and before `until`.
-
-    Best matches first where words are asked for, else the newest.
-    """
+    """Any word of `query`, all `tags`, from `since` to before `until`; best matches first, else newest."""
 
     query: str | None = None
     tags: tuple[str, ...] = ()
@@ -60,10 +51,7 @@ class MomentQuery:
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
-    """A job to be made with `input` and for `agent`: once, at a moment or after a delay, or by a cron expression.
-
-    Exactly one of `at`, `delay` and `cron` is set. `zone` is the IANA name of the time zone that `cron` is meant in.
-    """
+    """A job with `input` for `agent`, by exactly one of `at`, `delay` and `cron` (in the IANA `zone`)."""
 
     id: UUID
     name: str
@@ -76,39 +64,32 @@ class Reminder:
 
 
 class Memory(Protocol):
-    """What tools may keep. Repeating a call with the same ids changes nothing. All raise `DatabaseUnavailable`."""
+    """What tools store. Repeated calls with the same ids change nothing. Raises `DatabaseUnavailable`."""
 
     async def save_moments(self, tenant_id: str, user_id: str, moments: Sequence[Moment]) -> int:
-        """Save moments in one commit; returns how many were not there yet: an id that is known stays as it is."""
+        """Save moments in one commit; return how many were new."""
         ...
 
     async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[MomentRecord]:
-        """Return the moments of one user that `wanted` describes, at most its limit."""
+        """Return a user's moments that match."""
         ...
 
     async def change_user(
         self, tenant_id: str, user_id: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        """Put `change(present)` in the place of what is kept of a user and return it; nobody else changes it between.
-
-        What `change` raises is passed on, and nothing is changed.
-        """
+        """Replace a user's data by `change(present)`, exclusively, and return it; errors change nothing."""
         ...
 
     async def emit(self, context: ToolContext, kind: str, data: Mapping[str, Any]) -> bool:
-        """Append an event to the job's stream, once for each step and kind, however often its attempts ask.
-
-        `data` is not empty. False when the attempt does not run any more: nothing is emitted then.
-        """
+        """Append an event with data, once per step and kind; False if the attempt no longer runs."""
         ...
 
     async def schedule(self, context: ToolContext, reminder: Reminder, *, most: int) -> datetime | None:
-        """Store a reminder for the caller's user, with model, tools and limits of its job; returns when it is due.
+        """Store a reminder with the model, tools and limits of the caller's job; return its due time.
 
-        All that it ever makes shares what the budget of the job's tree has left now. One with this id that is stored
-        already stays as it is: None then means that it has been fired for good.
-        Raises `InvalidRequest` for a time that has passed or lies too far ahead, a cron expression that is never due,
-        and an agent that is not there; `Conflict` when the user has `most` reminders already, however many ask at
-        once; `BudgetExceeded` when nothing is left of the budget.
+        Its jobs share the budget that the job's tree has left. An existing id stays as it is; None: it is over.
+        Raises
+        `InvalidRequest` for an impossible time or unknown agent, `Conflict` at `most` reminders of the user, and
+        `BudgetExceeded`.
         """
         ...

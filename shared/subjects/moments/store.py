@@ -1,4 +1,4 @@
-"""What tools keep and look up, in PostgreSQL: the ports `Memory` and `Knowledge`."""
+"""What tools store and look up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planq.shared.subjects.moments.contract import Moment, MomentQuery, MomentRe
 
 
 class PostgresMemory:
-    """Moments, what is kept of users, reminders, events: see `planq.shared.subjects.moments.contract.Memory`."""
+    """Implements `Memory`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -170,20 +170,20 @@ def _told(now: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One searchable piece of a document; `heading` names its place there."""
+    """A searchable piece of a document below a `heading`."""
 
     heading: str
     body: str
 
 
 class PostgresKnowledge:
-    """Full-text search over loaded documents, ranked by cover density (`ts_rank_cd`)."""
+    """Full-text search over documents, ranked by cover density (`ts_rank_cd`)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Passage]:
-        """Return at most `limit` passages that share a word with `query`, best first."""
+        """Return at most `limit` passages that share a word, best first."""
         rows = await self._database.fetch_all(
             "search_passages", tenant_id=tenant_id, query=query.replace("\x00", " "), limit=limit
         )
@@ -198,7 +198,7 @@ class PostgresKnowledge:
         ]
 
     async def load(self, tenant_id: str, *, source: str, title: str, digest: str, pieces: Sequence[Piece]) -> bool:
-        """Store a document in place of an earlier one of the same source; False when its digest has not changed."""
+        """Store a document, replacing its source's; False if its digest is the same."""
         passages = [{"position": n, "heading": p.heading, "body": p.body} for n, p in enumerate(pieces)]
         async with self._database.connection() as connection, connection.transaction():
             cursor = await connection.execute(

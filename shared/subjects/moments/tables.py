@@ -1,4 +1,4 @@
-"""The tables of what tools look up and remember: documents in the knowledge base, and what is known of users."""
+"""The tables of documents and of user data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orchestration jobs in PostgreSQL."""
+"""Orchestration jobs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,13 @@ from planq.shared.subjects.orchestrations.contract import OrchestratedStep, Orch
 
 
 class PostgresOrchestrations:
-    """Orchestration jobs in the store. All methods raise `DatabaseUnavailable` when it does not answer."""
+    """Orchestration jobs; all methods raise `DatabaseUnavailable`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def look(self, job_id: UUID, *, with_agents: bool = True) -> Orchestration | None:
-        """Return an orchestration with its steps; None for a job that is none, or that has no steps yet.
-
-        Without `with_agents` the steps come without their child jobs, whose outputs may be large.
-        """
+        """Return an orchestration with its steps, maybe with child jobs; None without steps."""
         rows = await self._database.fetch_all("look_at_orchestration", job_id=job_id)
         if not rows:
             return None
@@ -46,27 +43,19 @@ class PostgresOrchestrations:
         return Orchestration(rows[0]["frame"], steps)
 
     async def frame(self, job_id: UUID) -> Mapping[str, Any] | None:
-        """Return the frame of an orchestration job, also of one without steps; None for a job that has none."""
+        """Return a job's frame, also without steps; None if it has none."""
         row = await self._database.fetch_one("frame_of_orchestration", job_id=job_id)
         return None if row is None else row["frame"]
 
     async def journal(self, job_id: UUID, transitions: Sequence[Mapping[str, Any]]) -> Sequence[int]:
-        """Append to the job's events those transitions that are not there yet; return the numbers of these.
-
-        Each has its number under `n`, counted from 0; idempotent by it. Precondition: `transitions` are all that the
-        job has made until now.
-        """
+        """Append the new ones of all transitions so far, by their number `n`; return their numbers."""
         rows = await self._append(
             "journal_orchestration", {"job_id": job_id, "transitions": as_json(list(transitions))}
         )
         return [row["n"] for row in rows]
 
     async def journal_refusal(self, job_id: UUID, step_index: int, transitions: Sequence[Mapping[str, Any]]) -> bool:
-        """Append the transitions of a plan that was refused to the events of the job whose step asked for it.
-
-        Such a plan has no job of its own. Each event names the step, and those of a step are appended once; returns
-        False where they are there already.
-        """
+        """Append a refused plan's transitions to the asking step's job, once; False if they exist."""
         events = as_json([{**one, "step": step_index} for one in transitions])
         given = {"job_id": job_id, "step": step_index, "transitions": events}
         return bool(await self._append("journal_refusal", given))
@@ -88,12 +77,12 @@ class PostgresOrchestrations:
         return str(row["model"])
 
     async def documents(self, tenant_id: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the newest documents in use of these agents, by name; those that are not in use are left out."""
+        """Return the newest documents of agents in use, by name."""
         wanted = list(dict.fromkeys(storable(name) for name in names))
         rows = await self._database.fetch_all("agents_in_use", tenant_id=tenant_id, names=wanted)
         return {row["name"]: row["document"] for row in rows}
 
     async def catalogue(self, tenant_id: str, most: int) -> Mapping[str, Mapping[str, Any]]:
-        """Return the newest documents of at most `most` agents in use, in the order of their names."""
+        """Return the newest documents of at most `most` agents in use, sorted by name."""
         rows = await self._database.fetch_all("agent_catalogue", tenant_id=tenant_id, limit=most)
         return {row["name"]: row["document"] for row in rows}

@@ -1,4 +1,4 @@
-"""Where large outputs lie: bytes under their SHA-256, apart from the steps that they belong to."""
+"""The contract for large outputs: bytes under their SHA-256."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ from typing import Protocol
 
 
 class Payloads(Protocol):
-    """Content-addressed storage of one tenant's large outputs.
+    """Content-addressed storage of a tenant's large outputs; raises `DatabaseUnavailable`.
 
-    What nobody refers to is removed about an hour after it was put last; what a step refers to stays.
-    Both methods raise `DatabaseUnavailable` when the database does not answer.
+    Unreferenced bytes are removed about an hour after the last put.
     """
 
     async def put(self, tenant_id: str, body: bytes, preview: bytes) -> bytes:
-        """Store bytes and return their SHA-256; the same bytes again change nothing but the time of the last put.
+        """Store bytes and return their SHA-256; `preview` is JSON to show instead of the whole.
 
-        `preview` is the JSON of what is shown of them where the whole would be too much. Called right before the
-        transaction that refers to them, outside of any. Raises `StorageFull`, and stores nothing, where the tenant
-        would keep more than it may.
+        Called right before the transaction that refers to them. Raises `StorageFull` without storing anything.
         """
         ...
 
     async def get(self, tenant_id: str, digest: bytes) -> bytes:
-        """Return the bytes.
-
-        Raises `StorageUnavailable` when what holds them does not answer, or has other bytes or none.
-        """
+        """Return the bytes; raises `StorageUnavailable` if they are unreachable, damaged or missing."""
         ...

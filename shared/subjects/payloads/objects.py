@@ -1,9 +1,10 @@
-"""A folder or an S3-compatible bucket as the place of large outputs.
+"""A folder or an S3-compatible bucket for large outputs.
 
-Imported only where PLANQ_PAYLOADS names one. An object is written once, under a name that no other object ever has,
-and never changed; once `put` has returned it survives a loss of power. Buckets are reached through `obstore`, whose
-credentials, region and endpoint come from the standard `AWS_…` variables. Folders are written here, because obstore
-(0.12) leaves what it has written to the operating system's cache.
+Imported only if PLANQ_PAYLOADS names one. An object has a unique name and never changes; after `put` it survives a
+power
+loss. `obstore` reaches buckets with the standard `AWS_…` variables; files are written here, because obstore (0.12)
+does
+not sync them.
 """
 
 from __future__ import annotations
@@ -28,17 +29,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RETRY: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
-"""obstore's own three minutes are longer than most steps may take; the engine tries again by itself."""
+"""obstore's three minutes exceed most steps' timeouts; the engine retries."""
 
 _REQUEST_SECONDS = timedelta(seconds=60)
-"""Of one request; the default of 30 s needs 2 MB/s for the largest output."""
+"""Timeout of a request; obstore's 30 s need 2 MB/s for the largest output."""
 
 
 class ObjectStore(ABC):
-    """Objects below one address; every method raises `StorageUnavailable` when they cannot be reached.
-
-    `place` is the address without credentials, for people.
-    """
+    """Objects below one address; every method raises `StorageUnavailable`. `place` is the shown address."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -46,15 +44,15 @@ class ObjectStore(ABC):
 
     @abstractmethod
     async def put(self, location: str, body: bytes) -> None:
-        """Write an object for good; after an error it may be there, in part or whole, or not."""
+        """Write an object durably; after an error it may exist, in part or whole."""
 
     @abstractmethod
     def stream(self, location: str, chunk_bytes: int) -> AsyncIterator[bytes]:
-        """Yield an object's bytes in chunks of about that size; an object that is not there is an error at once."""
+        """Yield an object's bytes in chunks of about this size; a missing one fails at once."""
 
     @abstractmethod
     async def remove(self, location: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Remove an object, if it exists."""
 
     async def delete(self, locations: Collection[str]) -> None:
         for location in locations:
@@ -78,10 +76,10 @@ class ObjectStore(ABC):
 
 
 class FolderObjects(ObjectStore):
-    """Files below a folder, which is made if it is not there; a mount that has gone is not replaced by a folder."""
+    """Files below a folder, which is made if missing; not in place of a lost mount."""
 
     def __init__(self, url: str) -> None:
-        """Raises `Misconfigured` when the address cannot be used."""
+        """Raises `Misconfigured` for an unusable address."""
         super().__init__(url)
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
@@ -94,11 +92,10 @@ class FolderObjects(ObjectStore):
             raise Misconfigured(f"PLANQ_PAYLOADS: {_first_line(error)}") from error
 
     async def put(self, location: str, body: bytes) -> None:
-        """Write a file; it and its entry in its folder are on the disk when this returns."""
+        """Write a file; it and its directory entry are synced."""
         await self._do("takes no objects", lambda: self._write(location, body))
 
     async def stream(self, location: str, chunk_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a file's bytes."""
         start = 0
         while chunk := await self._do(
             f"does not give the object {location}", partial(self._read, location, start, chunk_bytes)
@@ -132,7 +129,7 @@ class FolderObjects(ObjectStore):
         _sync_folder(path.parent)
 
     async def _do(self, what: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, done in a thread: a disk may take its time."""
+        """Run `work` in a thread: disks may be slow."""
         try:
             return await asyncio.to_thread(work)
         except OSError as error:
@@ -140,10 +137,10 @@ class FolderObjects(ObjectStore):
 
 
 class BucketObjects(ObjectStore):
-    """Objects of a bucket, which promises by itself that what it has taken is durable."""
+    """Objects of a bucket, which is durable by itself."""
 
     def __init__(self, url: str) -> None:
-        """AgentBackends nothing yet; raises `Misconfigured` when the address cannot be used."""
+        """Connects later; raises `Misconfigured` for an unusable address."""
         super().__init__(url)
         from obstore.exceptions import BaseError
         from obstore.store import from_url
@@ -183,10 +180,7 @@ class BucketObjects(ObjectStore):
 
 
 def open_objects(url: str) -> ObjectStore | None:
-    """Return the storage that PLANQ_PAYLOADS names, None where it names none: then PostgreSQL holds everything.
-
-    Raises `Misconfigured` for an address that cannot be one.
-    """
+    """Return the storage of PLANQ_PAYLOADS, None without one (PostgreSQL); raises `Misconfigured`."""
     if not url:
         return None
     kind = _KINDS.get(url.partition("://")[0])

@@ -1,18 +1,14 @@
-"""Large outputs under their SHA-256: the port `Payloads`, reading in slices, and collecting what nobody refers to.
+"""Large outputs under their SHA-256: store, read in slices, and collect unreferenced ones.
 
-A row of `payloads` is the index of every payload; its bytes are in the row, or in an object of a folder or bucket
-(`objects.py`). Rules that make every race harmless:
+A row of `payloads` indexes each payload; its bytes are in the row or in an object (`objects.py`). Races are harmless:
 
-- A transaction that refers to a payload touches its row (`created_at`) and fails
-  where there is none; a put touches it too. `collect` deletes only rows untouched for an hour, and looks
-  at that again under the row's lock. So a row that is about to be referred to is fresh, or is gone and put again.
-- Each put writes an object under a name of its own, so removing an old object never removes a new one.
-- The name is noted in `payload_objects` before the object is written, and forgotten after it is removed, so a process
-  may die between any two of these and the object is still found. A noted object is doomed before it is removed, and
-  what is doomed no put refers to any more.
-- An object may be lost or damaged by others. So no byte of one is believed: a reader compares its length and
-  its SHA-256 first, and a put of bytes that are there already does the same, and stores them again where they are
-  not right. The row then names the new object, and the old one is collected as one that no row names.
+- A reference touches the row (`created_at`) and fails without one; a put touches it too. `collect` deletes rows
+  untouched for an hour, checked again under the row's lock. So a row in use is fresh, or gone and put again.
+- Each put writes an object under a new name, so removing an old object never removes a new one.
+- `payload_objects` has a name before the object is written until after it is removed, so a crash leaves no unknown
+  object. An object is doomed before its removal, and no put refers to a doomed one.
+- Objects may be lost or damaged. Readers check length and SHA-256 first, and so does a put of existing bytes, which
+  stores them again if needed under a new name; the old object is collected.
 """
 
 from __future__ import annotations
@@ -36,27 +32,26 @@ _log = logging.getLogger("planq.store")
 T = TypeVar("T")
 
 SLICE_BYTES = 1024 * 1024
-"""What a reader of a stream holds at a time."""
+"""Memory of a stream's reader."""
 
 _LARGE = 2 * SLICE_BYTES
-"""More than this is sent over a connection that is then replaced (5 ms, 2026-11): ten that had each sent an output of
-32 MB kept 180 MB of a worker."""
+"""Larger sends replace the connection afterwards (5 ms): libpq keeps their buffers."""
 
 COLLECT_AFTER = timedelta(hours=1)
-"""Much longer than anything takes between a put and the transaction that refers to it."""
+"""Far longer than from a put to the transaction that refers to it."""
 
 _FROM_THE_FIRST: Mapping[str, Any] = {"created_at": datetime.min.replace(tzinfo=UTC), "hash": b"", "tenant_id": ""}
 """Before every payload."""
 
 _HASH_OFF_LOOP = 1024 * 1024
-"""From here on hashing takes longer (1 ms) than handing it to a thread does."""
+"""From this size hashing (1 ms) takes longer than a thread's hand-over."""
 
 
 class PayloadStore:
-    """`Payloads` over PostgreSQL and, where `objects` is given, an object store for the bytes that are put.
+    """Implements `Payloads` over PostgreSQL and maybe an object store for new bytes.
 
-    Without `objects`, payloads in an object store cannot be read: `LackedHere` if a live worker that has it
-    `is_elsewhere`, otherwise `StorageUnavailable`.
+    Without `objects`, reading an object raises `LackedHere` if a live worker has them (`is_elsewhere`), otherwise
+    `StorageUnavailable`.
     """
 
     def __init__(
@@ -71,11 +66,9 @@ class PayloadStore:
         self._looked_at: Mapping[str, Any] | None = _FROM_THE_FIRST
 
     async def put(self, tenant_id: str, body: bytes, preview: bytes) -> bytes:
-        """Store bytes and return their SHA-256, as the port says.
+        """Store bytes and return their SHA-256; PostgreSQL takes them if the object store is away.
 
-        While the object store does not answer, PostgreSQL takes the bytes: what a tool has returned is not lost.
-        New ones are compared with the tenant's bound under a lock, once they are stored; what is costly to store,
-        before that, too.
+        The tenant's limit is checked under a lock once they are stored, and before if storing is costly.
         """
         digest = await _sha256(body)
         known = await self._database.fetch_one("touch_payload", tenant_id=tenant_id, hash=digest)
@@ -104,7 +97,7 @@ class PayloadStore:
         _check_fits(await self._database.fetch_one("stored_bytes", **given), wanted)
 
     async def _insert(self, statement: bytes, row: dict[str, Any]) -> int:
-        """Store a row, and return how many it is; where its bytes are too many for the tenant, nothing is stored."""
+        """Store a row and return the count; stores nothing above the tenant's limit."""
         given = {"tenant_id": row["tenant_id"], "most": MAX_STORED_BYTES}
         async with self._database.connection() as connection, connection.transaction():
             if len(row.get("body", b"")) > _LARGE:
@@ -124,10 +117,10 @@ class PayloadStore:
         return await self._where_it_lies(tenant_id, digest, read)
 
     async def open(self, tenant_id: str, digest: bytes) -> tuple[int, AsyncIterator[bytes]]:
-        """Return a payload's size and its bytes in slices; raises as `get` does.
+        """Return a payload's size and its bytes in slices; raises like `get`.
 
-        What lies in an object store is read twice, for nothing of it is handed out before it has been compared. What
-        is damaged in between, or in PostgreSQL, ends before its last slice with `StorageUnavailable`.
+        Objects are read twice, because nothing is returned unchecked. Later damage, or in PostgreSQL, raises
+        `StorageUnavailable` before the last slice.
         """
 
         async def look(row: Row) -> Row:
@@ -140,11 +133,7 @@ class PayloadStore:
         return row["size"], self._checked(row, tenant_id, digest)
 
     async def open_part(self, tenant_id: str, digest: bytes, start: int, stop: int) -> AsyncIterator[bytes]:
-        """Return the bytes from `start` to before `stop` in slices; raises as `open` does.
-
-        What lies in an object store is read whole all the same, for only so it can be compared. Of what is in
-        PostgreSQL the part alone is read.
-        """
+        """Return the bytes from `start` to before `stop` in slices, like `open`; objects are read whole."""
         row = await self._row(tenant_id, digest)
         if row["location"] is None:
             return self._slices(tenant_id, digest, start, stop)
@@ -156,12 +145,11 @@ class PayloadStore:
             yield await self._slice(tenant_id, digest, first, min(SLICE_BYTES, stop - first))
 
     async def collect(self, limit: int) -> int:
-        """Remove payloads that no step and no artifact refers to and nobody has put for an hour, then their objects.
+        """Remove unreferenced payloads and then their objects, at most `limit` each; return how many.
 
-        At most `limit` of each; returns how many, 0 when none is left for now. So many payloads are looked at by one
-        statement, and each of them once until 0 was returned. Idempotent, and safe beside puts,
-        finishing steps and other collectors (see above). Raises `StorageUnavailable` when the object store does not
-        answer: the rows are gone then, and the objects are found again the next time.
+        Each call reads `limit` payloads, each of them once until it returns 0. Idempotent, and safe next to puts,
+        finishing
+        steps and other collectors. Raises `StorageUnavailable`: the objects are then found the next time.
         """
         seconds = COLLECT_AFTER.total_seconds()
         payloads = await self._collect_rows(seconds, limit)
@@ -176,7 +164,7 @@ class PayloadStore:
         return max(payloads, objects)
 
     async def count(self, most: int) -> int:
-        """Return how many `collect` would remove, at most so many; objects without a payload are not counted."""
+        """Count what `collect` would remove, up to `most`, without lone objects."""
         seconds = COLLECT_AFTER.total_seconds()
         row = await self._database.fetch_one("count_unused_payloads", seconds=seconds, most=most)
         return int(row["count"]) if row else 0
@@ -186,7 +174,7 @@ class PayloadStore:
         return int(row["count"]) if row else 0
 
     async def _collect_rows(self, seconds: float, limit: int) -> int:
-        """Remove rows behind the place that was looked at before; return how many, 0 at the last one."""
+        """Remove rows behind the last place; return how many, 0 at the end."""
         while self._looked_at is not None:
             row = await self._database.fetch_one("collect_payloads", seconds=seconds, limit=limit, **self._looked_at)
             self._looked_at = None if row is None else {name: row[name] for name in _FROM_THE_FIRST}
@@ -201,7 +189,7 @@ class PayloadStore:
         return row
 
     async def _where_it_lies(self, tenant_id: str, digest: bytes, use: Callable[[Row], Awaitable[T]]) -> T:
-        """Return what `use` makes of a payload's row; once more where the bytes were stored anew meanwhile."""
+        """Return `use` of a payload's row, again if the bytes were moved meanwhile."""
         row = await self._row(tenant_id, digest)
         try:
             return await use(row)
@@ -212,7 +200,7 @@ class PayloadStore:
             return await use(again)
 
     async def _is_whole(self, row: Row, digest: bytes) -> bool:
-        """Whether the bytes of a row can be had and are the right ones; those in PostgreSQL it answers for itself."""
+        """Return whether a row's bytes are reachable and right; PostgreSQL guarantees its own."""
         if row["location"] is None:
             return True
         try:
@@ -224,7 +212,7 @@ class PayloadStore:
         return True
 
     async def _checked(self, row: Row, tenant_id: str, digest: bytes) -> AsyncIterator[bytes]:
-        """Yield a payload's bytes in slices, the last one only when they have its length and its SHA-256."""
+        """Yield slices, the last only if length and SHA-256 are right."""
         size, hasher, length, held = row["size"], hashlib.sha256(), 0, b""
         async for piece in self._pieces(row, tenant_id, digest):
             if held:

@@ -21,9 +21,9 @@ from planq.shared.platform.columns import (
 
 
 class Payload(SQLModel, table=True):
-    """A large value, addressed by its SHA-256; its bytes are `body`, or lie at `location` in the object store.
+    """A large value by its SHA-256; its bytes are `body`, or at `location` in the object store.
 
-    `preview` is what is shown where the whole would be too much. `created_at` is when it was last put or referred to.
+    `preview` is shown instead of the whole; `created_at` is the last put or reference.
     """
 
     __tablename__ = "payloads"
@@ -46,10 +46,7 @@ event.listen(SQLModel.metadata.tables["payloads"], "after_create", _STORAGE)
 
 
 class PayloadObject(SQLModel, table=True):
-    """An object that was, or was to be, written to the object store and has not been removed from it.
-
-    Once it `is_doomed` no payload refers to it any more.
-    """
+    """An object written, or being written, and not removed; no payload refers to one that `is_doomed`."""
 
     __tablename__ = "payload_objects"
     __table_args__ = (Index("ix_payload_objects_created_at", "created_at"),)
@@ -60,11 +57,11 @@ class PayloadObject(SQLModel, table=True):
 
 
 class ArtifactVersion(SQLModel, table=True):
-    """A version of a tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`).
+    """A version of an artifact: `body` is the wrapper (`artifact_id`, `artifact`, `_metadata`).
 
-    A large one has a `payload_hash` instead, and so has one of bytes, which has a `media_type`. Each output under an
-    id is a `version` of it, counted from 1; `details` is the wrapper's `_metadata`. A file that a model has made has
-    no step and no tool; its metadata name the model.
+    Large ones, and bytes with a `media_type`, have a `payload_hash` instead. Each output under an id is a `version`
+    from 1.
+    `details` is the `_metadata`. A model's file has no step and no tool.
     """
 
     __tablename__ = "artifacts"

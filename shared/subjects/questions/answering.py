@@ -1,6 +1,6 @@
-"""What a person may answer: the action under its many names, and a content that satisfies the question's schema.
+"""Answers to questions: the action's many names, and content that satisfies the schema.
 
-A message in a conversation may be an answer, too: where it fits the question, and no word of it is left over.
+A message in a conversation may be an answer, if all of its words fit the question.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planq.shared.platform.values.decoding import decode
 _ACCEPT = frozenset({"accept", "accepted", "approve", "approved", "yes", "y", "submit", "submitted"})
 _CANCEL = frozenset({"cancel", "canceled", "cancelled"})
 _MOST_BRACKETS = 100
-"""Of a message that is read as JSON: nobody nests an answer so deeply."""
+"""Maximum brackets of a message that is read as JSON."""
 
 _DECLINE = frozenset({"decline", "declined", "deny", "denied", "no", "n", "reject", "rejected"})
 
@@ -33,7 +33,7 @@ ACTIONS: Mapping[QuestionStatus, str] = {
     QuestionStatus.DECLINED: "decline",
     QuestionStatus.CANCELLED: "cancel",
 }
-"""The words for an action that stand in documents; the others are taken, too."""
+"""The documented words for actions."""
 
 ASSENT: Mapping[str, str] = {
     "en": "ok | okay | yep | yeah | yup | sure | sure thing | of course | certainly | absolutely | agreed"
@@ -62,7 +62,7 @@ ASSENT: Mapping[str, str] = {
     "ja": "はい | はい、お願いします | 同意します | 承認します",
     "ko": "네 | 예 | 네 부탁합니다 | 동의합니다 | 승인합니다",
 }
-"""Whole messages that approve. An approval allows an effect: what may mean anything else is left out."""
+"""Whole messages that approve; ambiguous ones are left out, because an approval allows an effect."""
 
 REFUSAL: Mapping[str, str] = {
     "en": "nope | nah | no thanks | no thank you | no way | don't | do not | don't do it | do not do it"
@@ -91,23 +91,18 @@ REFUSAL: Mapping[str, str] = {
 
 
 def action_of(text: str) -> QuestionStatus:
-    """Return what an action means, whatever its case.
-
-    `accept`, `approve`, `yes`, `y` and `submit` accept, `cancel` cancels; all else declines: what is not clearly a
-    yes is none. Answers that were given elsewhere are read so; whoever answers here can be asked again
-    (`checked_action`).
-    """
+    """Return the status that an action means; unknown words decline (see `checked_action`)."""
     return known_action(text) or QuestionStatus.DECLINED
 
 
 def known_action(text: str) -> QuestionStatus | None:
-    """Return what an action means, as `action_of`; None where it is no word for one."""
+    """Return the status that an action means, in any case; None if unknown."""
     word = text.strip().lower()
     return next((status for status, words in _ACTIONS.items() if word in words), None)
 
 
 def checked_action(text: str) -> QuestionStatus:
-    """Return what an action means, whatever its case; raises `InvalidRequest` for what is no word for one."""
+    """Return the status that an action means; raises `InvalidRequest` if unknown."""
     if (status := known_action(text)) is not None:
         return status
     words = "; ".join(f"{word} ({', '.join(sorted(_ACTIONS[one] - {word}))})" for one, word in ACTIONS.items())
@@ -116,7 +111,7 @@ def checked_action(text: str) -> QuestionStatus:
 
 
 def content_defects(schema: Mapping[str, Any] | None, content: Any) -> list[dict[str, str]]:
-    """Return how a content breaks a question's schema, as `{pointer, message}` in the body of an answer."""
+    """Return how a content breaks a question's schema, as `{pointer, message}`."""
     if not isinstance(content, Mapping):
         return [{"pointer": "/content", "message": "expected an object with the answers by name"}]
     found = violations(schema, content) if schema else []
@@ -126,13 +121,12 @@ def content_defects(schema: Mapping[str, Any] | None, content: Any) -> list[dict
 def answer_of_message(
     kind: QuestionKind, schema: Mapping[str, Any] | None, text: str, *, is_secret: bool = False
 ) -> QuestionAnswer | None:
-    """Return the answer that a message is to a question, None where it is none.
+    """Return the answer in a message, or None.
 
-    An approval takes a message that is wholly one of assent or refusal, in one of several languages. A form takes a
-    JSON object or, where it asks for one value, that value alone: words for a text, yes or no for a boolean, digits
-    for a number; JSON objects and lists are no words. A word for an action that fits nothing of a form may still
-    decline or cancel it. No message answers a form that `is_secret`, but it may decline or cancel that, too.
-    Whether a call took effect, and what is done under a URL, nobody says in passing.
+    An approval takes a whole message of assent or refusal. A form takes a JSON object or the one value it asks for:
+    words
+    for a text, yes or no for a boolean, digits for a number. A word for an action that fits no field may decline or
+    cancel it. Messages never answer a secret form, an outcome or a URL question.
     """
     if kind in (QuestionKind.OUTCOME, QuestionKind.URL):
         return None
@@ -147,7 +141,7 @@ def answer_of_message(
 
 
 def _status_of_words(text: str) -> QuestionStatus | None:
-    """Return what a message says that is nothing but words for an action; case, commas and stops mean nothing."""
+    """Return the status of a message of action words only; case, commas and stops are ignored."""
     return _MESSAGES.get(_folded(text))
 
 
@@ -167,7 +161,7 @@ _MESSAGES = _messages()
 
 
 def _contents(schema: Mapping[str, Any] | None, text: str) -> list[Any]:
-    """Return the contents that a text may stand for, the likeliest first."""
+    """Return the possible contents of a text, likeliest first."""
     try:
         value = decode(text) if text.count("[") + text.count("{") <= _MOST_BRACKETS else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Questions of a tenant's jobs to people."""
+"""Selects of questions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ r: Any = aliased(Job)
 s: Any = Step
 
 _DUE_AT = case((and_(s.question_id == q.id, j.paused_at.is_(None)), s.wake_at)).label("due_at")
-"""Until when the step waits for the answer; a paused job's wait stands still."""
+"""Until when the step waits; None while its job is paused."""
 
 
 def _questions(tenant_id: str, *more: Any) -> Select[Any]:
@@ -36,7 +36,7 @@ def list_questions(
     message_flow: bool,
     limit: int,
 ) -> Select[Any]:
-    """Select questions of a tenant, newest or oldest first: of a job and all jobs below it, of the message flow."""
+    """Select a tenant's questions, newest or oldest first, maybe below a job or of the message flow."""
     rows = where_given(_questions(tenant_id), {q.status: status})
     if job_id is not None:
         root = select(r.root_job_id).where(r.id == job_id, r.tenant_id == tenant_id).scalar_subquery()

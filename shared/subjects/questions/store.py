@@ -1,4 +1,4 @@
-"""Questions to people: how callers list, see and answer them, and what a sweep does where nobody answers."""
+"""Questions to people: list, answer, and expire them."""
 
 from __future__ import annotations
 
@@ -43,10 +43,7 @@ class QuestionStore:
         message_flow: bool = False,
         limit: int,
     ) -> Sequence[Row]:
-        """Return at most `limit` questions, newest or `oldest` first, those behind the question `beyond` if given.
-
-        With `job_id` those of a job; of an outermost one also those of all jobs below it.
-        """
+        """Return at most `limit` questions behind `beyond`; with `job_id` its own, and a root's with all below."""
         named = None if status is None else str(status)
         return await self._database.fetch_page(
             "list_questions",
@@ -72,9 +69,9 @@ class QuestionStore:
         by: AnsweredBy,
         secret: SealedSecret | None = None,
     ) -> ControlResult:
-        """Answer an open question, and do to its step what `after` says; only the first answer applies.
+        """Answer an open question and do `after` to its step; only the first answer applies.
 
-        `secret` is what the content does not show of an answer to a question that is secret. Raises `NotFound`.
+        `secret` has the hidden fields of the content. Raises `NotFound`.
         """
         content = stored_text(answer.content)
         said = {**by.fields(), "status": str(answer.status), "content": content}
@@ -86,7 +83,7 @@ class QuestionStore:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredQuestion:
-    """A step that asked a person and got no answer in time; `default` counts as the answer, None: there is none."""
+    """A question without an answer in time; its `default`, if any, is the answer."""
 
     id: UUID
     ref: StepRef
@@ -99,7 +96,7 @@ class ExpiredQuestion:
 
 
 class QuestionSweep:
-    """Ends the waits of steps whose questions nobody has answered in time, as a `SweepDuty`."""
+    """A `SweepDuty` that ends the waits of expired questions."""
 
     part = "questions"
 
@@ -111,7 +108,7 @@ class QuestionSweep:
         return [record(ExpiredQuestion, row, ref=row) for row in rows]
 
     async def expire(self, question: ExpiredQuestion, after: AfterAnswer) -> TransitionResult:
-        """Do to the step that nobody answered what `after` says."""
+        """Expire a question and do `after` to its step."""
         answer = {"status": str(QuestionStatus.EXPIRED), "content": stored_text(question.default)}
         again, item = isinstance(after, ContinueStep), json_text(after_answer_fields(after))
         value = await self._database.call(
@@ -135,7 +132,6 @@ class QuestionSweep:
 
 
 def _after_silence(question: ExpiredQuestion) -> AfterAnswer:
-    """Return what it does to a step that nobody answered in time."""
     if question.kind is QuestionKind.OUTCOME:
         error = HumanWaitTimedOut(
             f"nobody said within {question.limit_seconds:g} s whether the call took effect, so it is not repeated"

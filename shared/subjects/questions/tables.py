@@ -1,4 +1,4 @@
-"""The table of questions to people; the kernel's SQL writes it with the steps that ask."""
+"""The table of questions; the kernel's SQL writes it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from planq.shared.platform.columns import (
 class QuestionRow(SQLModel, table=True):
     """A question of a step to a person, and its answer.
 
-    `ordinal` counts the questions of one call of a tool; `details` is what belongs to the `kind`, `state` what who
-    asks gets back with the answer, and nobody else sees. `default_content` is the answer where nobody gives one until
-    the step's `wake_at`. Once it `is_spent` its step asks anew instead of using the answer. Whom it is `asked_of` is
-    decided when it is asked; `asked_ids` are persons. `answered_by` is who they say they are, `answered_key` the key
-    with which that came over HTTP. The step waits for it from `waiting_since` on, null where it was asked ahead and
-    the step has not come to it. `call_sha256` is the digest of the arguments that an approval is for. The answer
-    to one that `is_secret` has `***` in its secret fields, which are sealed among the tenant's secrets until the step
-    ends.
+    `ordinal` counts the questions of one call; `details` depend on the `kind`; `state` is returned with the answer.
+    `default_content` answers at the step's `wake_at`. A step ignores an answer that `is_spent`. `asked_of` and the
+    persons
+    `asked_ids` may answer. `answered_by` is their own word, `answered_key` the HTTP key. `waiting_since` is null if
+    asked
+    ahead. `call_sha256` is the digest of an approval's arguments. Secret fields of `is_secret` are `***` in the
+    answer and
+    sealed among the tenant's secrets until the step ends.
     """
 
     __tablename__ = "questions"

@@ -1,12 +1,10 @@
-"""Retention deletes what ended long enough ago: jobs, messages, deliveries, replaced documents, unused payloads.
+"""Retention deletes old ended jobs, messages, deliveries, replaced documents and unused payloads.
 
-With a job go its plans, steps, events and model calls (a trigger) and its artifacts (a foreign key), and its
-idempotency key is free again; an artifact that a fork took over goes to the fork. What is unfinished is never
-touched, nor what it still needs: the job that it was forked from, its parent. A batch is kept after its end for as
-long as a job that ended like it, and its jobs stay until it is removed. Database time decides.
-
-Many may do this at once: they take turns, and a job that somebody holds is passed over. A pass goes through what is
-old of each tenant once, so that what has to stay is looked at once, too.
+A job's plans, steps, events and model calls go with it (a trigger), its artifacts too (a foreign key), and its
+idempotency key is free again; a fork keeps the artifacts it took over. Unfinished jobs stay, with the job they were
+forked from and their parent. A batch is kept as long as its jobs. The database's time decides. Processes take turns,
+and
+locked jobs are skipped. A pass reads each tenant's old rows once.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ MESSAGES = "messages"
 CONVERSATIONS = "conversations"
 VERSIONS = "versions"
 NAMED = frozenset({DELIVERIES, CONVERSATIONS, VERSIONS})
-"""What is kept for a time of its own, beside jobs in a status."""
+"""What has an own retention time, in addition to job statuses."""
 
 _JOBS = 100
 _MOST_STEPS = 2_000
-"""A batch takes 0.02 to 0.06 s on the two-core test machine (11/2026), whether its jobs are many or long."""
+"""A batch takes 0.02 to 0.06 s, with many or with long jobs."""
 
 MOST_COUNTED = 10_000
-"""A count of more would read as many jobs, for minutes."""
+"""Higher counts would read as many jobs, for minutes."""
 
 _COUNTS = {
     DELIVERIES: "count_old_deliveries",
@@ -53,10 +51,7 @@ _VERSIONS = 500
 
 @dataclass(frozen=True, slots=True)
 class Purgeable:
-    """How much of one kind is due, and of jobs when the oldest ended (None when there are none).
-
-    `MOST_COUNTED` are that many or more.
-    """
+    """How many of one kind are due (at most `MOST_COUNTED`), and the oldest job's end."""
 
     count: int
     oldest: datetime | None = None
@@ -64,10 +59,7 @@ class Purgeable:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What became of some jobs: `last` is the last one that was looked at, None where there are no others behind it.
-
-    `kept` counts those that had to stay, and those that went and have child jobs, which stayed for them.
-    """
+    """The result for some jobs: `last` is None at the end; `kept` had to stay, or had child jobs."""
 
     last: UUID | None
     removed: int
@@ -75,25 +67,22 @@ class _Batch:
 
 
 class Collector(Protocol):
-    """What removes large values (`PayloadStore`)."""
+    """Collects large values (`PayloadStore`)."""
 
     async def collect(self, limit: int) -> int:
-        """Remove up to so many that nobody refers to; return how many, 0 when none is left for now."""
+        """Remove up to `limit` unreferenced values; return how many, 0 at the end."""
         ...
 
     async def count(self, most: int) -> int:
-        """Return how many `collect` would remove, at most so many."""
+        """Count what `collect` would remove, up to `most`."""
         ...
 
 
 class Retention:
-    """The port `RetentionStore`."""
+    """Deletes what is due in one database."""
 
     def __init__(self, database: Database, keep: Mapping[str, timedelta], payloads: Collector) -> None:
-        """`keep` says how long jobs are kept after their end, by their status, and the rest, by the names `NAMED`.
-
-        What is missing is kept for ever. A tenant whose configuration names days of its own has those in their place.
-        """
+        """`keep` maps job statuses and `NAMED` to times; missing ones are for ever. Tenants may differ."""
         if unknown := sorted(keep.keys() - TERMINAL_JOB - NAMED):
             raise ValueError(f"expected statuses of ended jobs, found {', '.join(unknown)}")
         self._database = database
@@ -126,10 +115,7 @@ class Retention:
             yield RemovalBatch(PAYLOADS, count)
 
     async def _delete_all(self, status: JobStatus, tenant_id: str) -> AsyncIterator[int]:
-        """Delete what is due of a tenant, from the oldest to the newest; yield how many went with each batch.
-
-        What was kept by others that went with it, as its parent or the maker of an artifact, goes in another round.
-        """
+        """Delete a tenant's due jobs, oldest first; repeats while deletions free others."""
         is_over = False
         while not is_over:
             last: UUID | None = _BEFORE_ALL
@@ -142,7 +128,7 @@ class Retention:
             is_over = not (removed and kept)
 
     async def _remove_conversations(self) -> AsyncIterator[RemovalBatch]:
-        """Delete messages that came long enough ago, then conversations without any."""
+        """Delete old messages, then empty conversations."""
         seconds = self._seconds(CONVERSATIONS)
         for tenant in await self._database.fetch_all("tenants_of_conversations", seconds=seconds):
             for kind, statement in ((MESSAGES, "delete_old_messages"), (CONVERSATIONS, "delete_old_conversations")):
@@ -154,7 +140,7 @@ class Retention:
                         yield RemovalBatch(kind, row["removed"])
 
     async def _remove_versions(self) -> AsyncIterator[RemovalBatch]:
-        """Delete versions of agents and skills that others replaced long enough ago, and that nobody needs."""
+        """Delete old replaced versions of agents and skills that are unused."""
         seconds = self._seconds(VERSIONS)
         for tenant in await self._database.fetch_all("tenants_of_versions", seconds=seconds):
             given = {"tenant_id": tenant["id"], "seconds": seconds, "limit": _VERSIONS}
@@ -162,11 +148,7 @@ class Retention:
                 yield RemovalBatch(VERSIONS, row["removed"])
 
     async def due(self) -> Mapping[str, Purgeable]:
-        """Return what `remove` would delete now, of each kind that it names, but for what hangs on something else.
-
-        A child job follows its parent, messages their jobs, a conversation its messages: those that wait for that are
-        not counted. Of one kind no more than `MOST_COUNTED` are.
-        """
+        """Count what `remove` would delete now, without what depends on something else, up to `MOST_COUNTED`."""
         found: dict[str, Purgeable] = {}
         batches = 0
         for status in self._statuses:
@@ -191,10 +173,9 @@ class Retention:
         return None if kept is None else kept.total_seconds()
 
     async def _delete(self, status: JobStatus, tenant_id: str, after: UUID) -> _Batch:
-        """Delete one batch of a tenant's jobs behind one.
+        """Delete one batch of a tenant's jobs, in several statements: later ones see what others committed.
 
-        Several statements in one transaction: the later ones see what was committed before
-        the first one's locks. One process at a time looks for a batch, or all would look at the same jobs.
+        One process at a time looks for a batch, or all would read the same jobs.
         """
         chosen = {
             **self._asked(status),

@@ -1,9 +1,9 @@
-"""Schedules: the ones that are due, the jobs that they make, and how callers see them.
+"""Schedules: fire the due ones, and list them.
 
-One statement makes the job and moves its schedule on, guarded by the time that was due: however many sweepers find
-it and whenever they die, each due time makes one job. Times that no sweeper saw make one job altogether. A budget is
-that of all jobs of a schedule together, so each waits until the one before has ended; when nothing is left of it, the
-schedule is switched off. The jobs of one that was asked for in a conversation are turns there, one after the other.
+One statement makes the job and moves its schedule on, guarded by the due time: each due time makes one job, whichever
+sweepers find it or die. Missed times make one job in total. All jobs of a schedule share its budget, so each waits
+for
+the one before; an empty budget stops the schedule. If it was asked for in a conversation, its jobs are turns there.
 """
 
 from __future__ import annotations
@@ -33,17 +33,15 @@ _ENDED = {
 _log = logging.getLogger("planq.sweep")
 
 _AT_ONCE = 100
-"""Each is a commit of its own, 0.4 ms as measured on 2026-11-21, and three reads more where an agent is named: what
-else there is to sweep must not wait longer."""
+"""Maximum schedules per pass, a commit each: the rest of the sweep must not wait longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueSchedule:
-    """A schedule whose time, `next_at`, has come; `now` is the database's time at which it was found.
+    """A schedule due at `next_at`; `now` is the database's time.
 
-    `is_spent` says that its jobs have used up the budget that they share. `loop` is the loop block of the job that
-    asked for it, None for none. Its jobs are turns of a conversation if it was asked for in one, which may keep its
-    agent in a version.
+    `is_spent`: its budget is used up. `loop` is the asking job's loop block. Its conversation may keep an agent's
+    version.
     """
 
     id: UUID
@@ -64,14 +62,14 @@ class DueSchedule:
 
 @dataclass(frozen=True, slots=True)
 class FiredSchedule:
-    """The job that a schedule has made, and whom to wake: a turn may have to wait for those before it."""
+    """A schedule's new job, and the wake-ups."""
 
     job_id: UUID
     wakes: Sequence[Wake]
 
 
 class ScheduleSweep:
-    """Makes the jobs of schedules whose time has come, as a `SweepDuty`."""
+    """A `SweepDuty` that fires due schedules."""
 
     part = "schedules"
 
@@ -102,7 +100,7 @@ class ScheduleSweep:
         return SweepResult(count, wakes=wakes)
 
     async def fire(self, due: DueSchedule) -> FiredSchedule | None:
-        """Make the job that is due and move the schedule on; None when another sweeper did, or it is switched off."""
+        """Make the due job and move the schedule on; None if another sweeper did, or it stopped."""
         try:
             if due.is_spent:
                 raise Conflict("its jobs have used up the budget that the job which asked for it had left")
@@ -142,12 +140,12 @@ class ScheduleSweep:
 
 
 def _after(due: DueSchedule) -> datetime | None:
-    """Return when the schedule is due next: times that have passed meanwhile are passed over."""
+    """Return the next due time, skipping missed ones."""
     return None if due.cron is None else next_time(due.cron, read_zone(due.timezone), due.now)
 
 
 class Schedules:
-    """The callers' side."""
+    """Schedules for callers."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -155,16 +153,13 @@ class Schedules:
     async def page(
         self, tenant_id: str, *, limit: int, everything: bool = False, after: tuple[datetime, UUID] | None = None
     ) -> Sequence[Row]:
-        """Return at most `limit` schedules, newest first, after the one made at a time with an id.
-
-        Those that are over are left out unless `everything` is asked for.
-        """
+        """Return at most `limit` schedules, newest first, after a time and id, maybe finished ones too."""
         created_at, id_ = after or (None, None)
         return await self._database.fetch_all(
             "list_schedules", tenant_id=tenant_id, limit=limit, everything=everything, created_at=created_at, id=id_
         )
 
     async def delete(self, tenant_id: str, schedule_id: UUID) -> None:
-        """Remove a schedule, whatever its state; the jobs that it made stay. Raises `NotFound`."""
+        """Remove a schedule; its jobs stay. Raises `NotFound`."""
         if not await self._database.execute("delete_schedule", tenant_id=tenant_id, id=schedule_id):
             raise NotFound(f"there is no schedule {schedule_id}")

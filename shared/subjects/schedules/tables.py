@@ -21,11 +21,10 @@ from planq.shared.platform.columns import (
 
 
 class ScheduleRow(SQLModel, table=True):
-    """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
+    """A job made once or by `cron` in `timezone`, next at `next_at`.
 
-    `strategy`, `loop_block`, `model`, `limits`, `tools`, `priority` are of the job that asked for it, or of its tree;
-    `budget` is what its jobs have left of the tree's, before what `last_job_id` uses; `error` says why it stopped.
-    Its jobs are turns of the conversation that it was asked for in, if any.
+    Strategy, loop block, model, limits, tools and priority are the asking job's; `budget` is left before the usage of
+    `last_job_id`; `error` says why it stopped. Its jobs are turns of the conversation, if any.
     """
 
     __tablename__ = "schedules"

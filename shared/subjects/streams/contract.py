@@ -1,4 +1,4 @@
-"""What models are saying while they say it: from a worker's calls to those who follow a job live."""
+"""Live texts of models, from workers to followers of a job."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Which text of a job it is: that of an attempt at a stage, and of a try of a model in it.
-
-    Both only grow. Whoever shows a text puts that of a newer epoch in its place.
-    """
+    """Identifies a text of a job, by attempt and try; a newer epoch replaces older ones."""
 
     job_id: UUID
     attempt: int
@@ -22,7 +19,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A part of a text, from its character `start` on; `stage` is the job's status while it is said."""
+    """A part of a text from its character `start` on; `stage` is the job's status."""
 
     epoch: Epoch
     tenant_id: str
@@ -33,7 +30,7 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
-    """What a model has said so far."""
+    """The text so far."""
 
     epoch: Epoch
     stage: str
@@ -41,18 +38,19 @@ class LiveText:
 
 
 class TextSink(Protocol):
-    """Takes texts of jobs that somebody follows."""
+    """Takes texts of followed jobs."""
 
     async def followed(self, job_ids: Collection[UUID]) -> Collection[UUID]:
-        """Return those of the jobs that somebody follows; raises `DatabaseUnavailable`."""
+        """Return the followed ones of these jobs; raises `DatabaseUnavailable`."""
         ...
 
     async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
-        """Add a piece to each text; return how many characters of each are there now.
+        """Append a piece to each text; return each text's length.
 
-        Nothing is kept of a piece that does not follow what is there: whoever writes goes on from the number that is
-        returned. A text that a newer one of its job has replaced is missing. Precondition: one piece of each epoch,
-        none of them empty, and texts that can be stored (`planq.shared.platform.errors.storable`). Raises
-        `DatabaseUnavailable`; whether the pieces were added is then unknown, and to write them again is harmless.
+        A piece that leaves a gap is dropped: writers continue from the returned length. Texts replaced by a newer
+        epoch
+        are missing. Precondition: one piece per epoch, not empty, storable. Raises `DatabaseUnavailable`; writing
+        again is
+        harmless.
         """
         ...

@@ -1,4 +1,4 @@
-"""Live streams: who follows a job, and what its model is saying, as workers write it (`store.py`)."""
+"""Live streams: who follows a job, and its model's text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOGETHER, _AT_ONCE = 32, 2
 
 
 class _TextLook(NamedTuple):
-    """A look at what the model of a tenant's job has said in transactions below `below`."""
+    """A look at a job's text in transactions below `below`."""
 
     tenant_id: str
     job_id: UUID
@@ -23,20 +23,18 @@ class _TextLook(NamedTuple):
 
 
 class StreamStore:
-    """Who follows which job, and the texts of the calls that run in these."""
+    """Followers of jobs, and their live texts."""
 
     def __init__(self, database: Database) -> None:
-        """`database` is opened and closed by others."""
         self._database = database
         self._texts: Batcher[_TextLook, LiveText | None] = Batcher(
             self._live_texts, at_once=_AT_ONCE, max_weight=_TOGETHER
         )
 
     async def watch(self, job_ids: Collection[UUID], process: UUID, seconds: float) -> None:
-        """Have the texts of these jobs written for so many seconds from now, what came before too.
+        """Have these jobs' texts written for `seconds`, with earlier parts; `process` repeats this in time.
 
-        `process` is the API process that follows them; each says so for itself, and again before the time is over.
-        Precondition: whoever follows a job may see it. Raises `DatabaseUnavailable`.
+        Precondition: the followers may see the jobs. Raises `DatabaseUnavailable`.
         """
         if job_ids:
             await self._database.execute("watch_jobs", job_ids=list(job_ids), process=process, seconds=seconds)
@@ -46,9 +44,8 @@ class StreamStore:
             await self._database.execute("unwatch_jobs", job_ids=list(job_ids), process=process)
 
     async def live_text(self, tenant_id: str, job_id: UUID, below: int) -> LiveText | None:
-        """Return the newest text of a job as far as transactions below `below` have written it, from its beginning.
-
-        None where there is none, or the job is not the tenant's. Raises `DatabaseUnavailable`.
+        """Return a tenant's job's newest text by transactions below `below`, or None; raises
+        `DatabaseUnavailable`.
         """
         return await self._texts.do(_TextLook(tenant_id, job_id, below))
 

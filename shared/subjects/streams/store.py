@@ -1,4 +1,4 @@
-"""What models are saying, as workers write it for those who follow a job live (`followers.py`)."""
+"""Live texts, as workers write them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planq.shared.subjects.streams.contract import Epoch, TextPiece
 
 
 class PostgresTexts:
-    """The port `TextSink`."""
+    """Implements `TextSink`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,8 +1,4 @@
-"""The tables of live streams: what models are saying, and who wants to know.
-
-Neither is in the write-ahead log: a crash of the server empties them. Then whoever watches gets the events and the
-answer all the same, and the text of the next call.
-"""
+"""The tables of live streams. Both are UNLOGGED: after a crash followers get events and the answer only."""
 
 from __future__ import annotations
 
@@ -19,10 +15,9 @@ _UNLOGGED = {"prefixes": ["UNLOGGED"]}
 
 
 class TextDelta(SQLModel, table=True):
-    """A piece of what a model says in a job, from its character `start` on, written while it is being said.
+    """A piece of a job's live text from its character `start` on.
 
-    Attempt and `try_number` together are the epoch of a text, and in a job they only grow. Pieces of one epoch follow
-    one another without a gap; a newer epoch takes the place of the older ones, and the job's answer of all.
+    Attempt and `try_number` are the epoch, which only grows; pieces of one epoch have no gaps.
     """
 
     __tablename__ = "text_deltas"
@@ -39,7 +34,7 @@ class TextDelta(SQLModel, table=True):
 
 
 class Watch(SQLModel, table=True):
-    """Somebody follows a job through this API process, which says so again before `until`."""
+    """A job is followed through this API process until `until`."""
 
     __tablename__ = "watches"
     __table_args__ = _UNLOGGED

@@ -1,4 +1,4 @@
-"""API keys as an operator manages them, and as a process that is asked with one knows them."""
+"""API keys, for operators and for checking requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planq.shared.subjects.tenants.keys import ENTROPY_BYTES, KeyScope, key_dige
 _log = logging.getLogger("planq.keys")
 
 _FRESH_SECONDS = 0.8
-"""A revoked key is refused by every process within a second."""
+"""Every process refuses a revoked key within a second."""
 
 
 _TIMES = ("expires_at", "revoked_at", "last_used_at", "created_at")
@@ -30,7 +30,7 @@ _TIMES = ("expires_at", "revoked_at", "last_used_at", "created_at")
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """One row; of the key itself only its beginning is known."""
+    """One row; of the key's text only the prefix is known."""
 
     id: UUID
     tenant_id: str
@@ -53,17 +53,14 @@ class StoredKey:
 
 
 class ApiKeyStore:
-    """The keys of a database."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def create(
         self, tenant_id: str, name: str, scopes: frozenset[KeyScope], lifetime: timedelta | None
     ) -> tuple[StoredKey, str]:
-        """Make a key of a tenant, and return it with its text, which nobody can be told again; raises `NotFound`.
-
-        With `lifetime` it expires so long after this moment.
+        """Make a tenant's key, maybe with a `lifetime`; return it with its text, shown only once. Raises
+        `NotFound`.
         """
         text = new_key(os.urandom(ENTROPY_BYTES))
         row = await self._database.fetch_one(
@@ -81,15 +78,12 @@ class ApiKeyStore:
         return StoredKey.of(row), text
 
     async def page(self, tenant_id: str, *, after: UUID | None = None, limit: int) -> Sequence[StoredKey]:
-        """Return at most `limit` keys of a tenant, the oldest first, after the one named; revoked ones, too."""
+        """Return at most `limit` keys, oldest first, after one, also revoked ones."""
         rows = await self._database.fetch_all("list_api_keys", tenant_id=tenant_id, after=after, limit=limit)
         return [StoredKey.of(row) for row in rows]
 
     async def revoke(self, tenant_id: str, key_id: UUID) -> StoredKey:
-        """Revoke a key for ever; every process refuses it after a second at the latest. Idempotent.
-
-        Raises `NotFound`.
-        """
+        """Revoke a key; every process refuses it within a second. Idempotent; raises `NotFound`."""
         row = await self._database.fetch_existing(
             "revoke_api_key", f"key {key_id} of the tenant {tenant_id!r}", tenant_id=tenant_id, id=key_id
         )
@@ -97,13 +91,13 @@ class ApiKeyStore:
 
 
 class EndedSessions:
-    """The sessions of pages that were ended before their time, by what tells one from another (`nonce`)."""
+    """Page sessions that were ended early, by their `nonce`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def end(self, nonce: bytes, until: int) -> None:
-        """End a session, which would have ended by itself at `until` (seconds of Unix time). Idempotent."""
+        """End a session that would expire at `until` (Unix time). Idempotent."""
         await self._database.execute("end_session", nonce=nonce, until=until)
 
     async def has(self, nonce: bytes) -> bool:
@@ -117,7 +111,7 @@ class EndedSessions:
 
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """A key as a request is checked by it; `ended` says why it is good no more, None for one that is good."""
+    """A key for checking requests; `ended` is None while it is valid."""
 
     id: UUID
     tenant_id: str
@@ -128,10 +122,9 @@ class KnownKey:
 
 
 class KnownKeys:
-    """The keys that requests come with; lives on one event loop.
+    """Keys of requests; lives on one event loop.
 
-    A key in use is looked for beside the requests that bring it, many keys in one statement, so that none of them
-    waits; and a flood of keys that nobody knows takes one connection.
+    A key in use is refreshed in the background, many in one statement; floods of unknown keys take one connection.
     """
 
     def __init__(self, database: Database) -> None:
@@ -141,21 +134,15 @@ class KnownKeys:
         self._noting: set[asyncio.Task[None]] = set()
 
     def peek(self, digest: bytes) -> KnownKey | None:
-        """Return the key of a digest if it is in use; None says nothing of it."""
+        """Return the key of a digest if it is in use; None says nothing."""
         return self._known.peek(digest)
 
     async def find(self, digest: bytes) -> KnownKey | None:
-        """Return the key of a digest as it is, or was less than a second ago; None for one that nobody has stored.
-
-        Raises `DatabaseUnavailable` where it is not known from a moment ago.
-        """
+        """Return the key of a digest, at most a second old, or None; raises `DatabaseUnavailable`."""
         return await self._known.of(digest)
 
     async def look(self, digests: Sequence[bytes]) -> Sequence[KnownKey | None]:
-        """Return how the keys of digests stand at this moment, None for each that nobody has stored.
-
-        Raises `DatabaseUnavailable`.
-        """
+        """Return the current keys of digests, None if unknown; raises `DatabaseUnavailable`."""
         return await self._look_up(digests)
 
     async def flush(self) -> None:
@@ -175,7 +162,7 @@ class KnownKeys:
         return KnownKey(row["id"], row["tenant_id"], row["name"], scopes, row["ended"], row["is_disabled"])
 
     def _note_use(self, tenant_id: str, key_id: UUID) -> None:
-        """Begin to note that a key is in use: a look at it is one at the request of whoever holds it."""
+        """Record the key's use in the background."""
         task = asyncio.get_running_loop().create_task(self._noted(tenant_id, key_id))
         self._noting.add(task)
         task.add_done_callback(self._noting.discard)

@@ -1,7 +1,4 @@
-"""What an operator says of one tenant, and what follows for its tools and models.
-
-Absent fields mean the server's settings; docs/tenants.md shows all.
-"""
+"""A tenant's configuration by its operator; absent fields mean the server's settings (docs/tenants.md)."""
 
 from __future__ import annotations
 
@@ -208,7 +205,7 @@ class TenantConfig(BaseModel):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Check what other rooms define: limits, the names of models, and which characters can be stored."""
+        """Validate limits, models' names, policies, and that texts can be stored."""
         for tokens, text in walk_strings(self.model_dump(mode="json")):
             if (found := text.find("\x00")) >= 0:
                 raise ValueError(f"{to_pointer(tokens)}: NUL (U+0000) cannot be stored; found at {found}")
@@ -228,16 +225,16 @@ class TenantConfig(BaseModel):
 
     @property
     def policy(self) -> Policy:
-        """What becomes of a message that arrives while a job of its conversation has not ended."""
+        """What happens to a message while a job of its conversation runs."""
         return Policy(self.conversation_policy)
 
     def agent_of(self, channel: str) -> NamedAgent | None:
-        """Return the agent of what comes over a channel, unless a conversation or a message has another one."""
+        """Return a channel's default agent."""
         named = self.channel_agents.get(channel, self.agent)
         return None if named is None else read_named_agent(named)
 
     def message_strategy(self) -> Strategy:
-        """Return the strategy of a message's job (docs/decisions.md, D28)."""
+        """Return the strategy of messages' jobs (docs/decisions.md, D28)."""
         if self.strategy is not None:
             return Strategy(self.strategy)
         return Strategy.GUIDED if self.planning_enabled else Strategy.REACT
@@ -246,7 +243,7 @@ class TenantConfig(BaseModel):
         return present.of_tenant(read_tenant_limits({"config": self.limits})["config"])
 
     def message_limits(self, present: Limits) -> Limits:
-        """Return the limits of the jobs that messages become: a job's, under the tenant's own two for turns."""
+        """Return the limits of messages' jobs."""
         own = self.job_limits(present)
         return own.lowered(
             {
@@ -261,7 +258,7 @@ def is_tenant_id(text: str) -> bool:
 
 
 def read_tenant_id(text: str) -> str:
-    """Return a tenant's id as it is stored: a slug, or a UUID in lower case; raises `InvalidRequest` for others."""
+    """Return a tenant's id in its stored form: a slug, or a UUID in lower case; raises `InvalidRequest`."""
     if _ID.fullmatch(text) is None and _UUID.fullmatch(text) is None:
         raise InvalidRequest(
             "tenant: expected 1 to 63 lower-case letters, digits and hyphens that do not begin with a hyphen, or a "
@@ -271,24 +268,21 @@ def read_tenant_id(text: str) -> str:
 
 
 def checked_tenant_config(raw: Any) -> TenantConfig:
-    """Return a configuration that may be stored; raises as `read_tenant_config` and `check_storable` do."""
+    """Return a configuration that may be stored; raises `InvalidRequest`."""
     config = read_tenant_config(raw)
     check_storable(config)
     return config
 
 
 def check_storable(config: TenantConfig) -> None:
-    """Raise `InvalidRequest` for a prompt that would take back the prompts above it, and for what is no budget.
-
-    Checked where a configuration is stored, and not where it is read: what is stored stays in use.
-    """
+    """Raise `InvalidRequest` for an unsafe prompt or a bad budget; stored ones stay in use."""
     check_tenant_prompt(config.prompt)
     if config.budget is not None:
         read_budget(config.budget)
 
 
 def read_tenant_config(raw: Any) -> TenantConfig:
-    """Return the configuration that decoded JSON is; raises `InvalidRequest` with the place of each defect."""
+    """Return the configuration; raises `InvalidRequest` with the place of each defect."""
     try:
         return TenantConfig.model_validate(raw)
     except ValidationError as error:
@@ -298,10 +292,7 @@ def read_tenant_config(raw: Any) -> TenantConfig:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One tenant; `limits` are those of its jobs that ask for none: the server's, and its own in their place.
-
-    `message_limits` are those of the jobs that its messages become; they are here so that no message works them out.
-    """
+    """One tenant, with the default limits of its jobs and of its messages' jobs."""
 
     id: str
     name: str
@@ -312,18 +303,17 @@ class Tenant:
 
 
 class Tenants(Protocol):
-    """The tenants, as they are or were at most a second ago."""
+    """The tenants, at most a second old."""
 
     async def of(self, tenant_id: str) -> Tenant:
-        """Return a tenant; raises `NotFound`, and `DatabaseUnavailable` where it is not known from a moment ago."""
+        """Return a tenant; raises `NotFound` and `DatabaseUnavailable`."""
         ...
 
 
 def narrowed_tools(config: TenantConfig, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:
-    """Return those of the published tools that a tenant may use; `tools` itself where nothing narrows them.
+    """Return the published tools that a tenant may use, by `tools` and `mcp_servers`.
 
-    A tool has to pass both lists: its name that of `tools`, its server, where it has one, that of `mcp_servers`.
-    Reserved names are parts of planq and not narrowed: what they call is a tenant's own agent, with its tools.
+    Reserved names are planq's own and always allowed; unnarrowed, `tools` itself is returned.
     """
     if config.tools is None and config.mcp_servers is None:
         return tools
@@ -336,10 +326,9 @@ def narrowed_tools(config: TenantConfig, tools: Mapping[str, ToolDefinition]) ->
 
 
 def may_name_model(tenant_id: str, config: TenantConfig, model: str, default: str) -> bool:
-    """Say whether a tenant may have a model asked on the server's keys; `default` is the server's own choice.
+    """Return whether a tenant may use a model with the server's keys.
 
-    What its operator has configured it may; beyond that what `models` lists, or all where that is null and there is
-    but the tenant `default`'s own people.
+    Allowed are the operator's choices and `models`; if that is null, all for the tenant `default`.
     """
     if model in (default, config.model, config.planner_model, *config.fallback_models):
         return True

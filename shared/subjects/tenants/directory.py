@@ -1,4 +1,4 @@
-"""Tenants as an operator manages them, and as every process knows them: what one may use and how it is configured."""
+"""Tenants, for operators and as every process caches them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from planq.shared.subjects.tenants.config import Tenant, TenantConfig, read_tena
 _FRESH_SECONDS = 1.0
 
 _YOUNG_SECONDS = 30.0
-"""For so long after its last use a tenant is looked up without a reader, so that a lone job waits for no look."""
+"""A tenant is refreshed for this long after its last use, so that a lone job does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTenant:
-    """One row; `config` is as an operator gave it: what it leaves out has its default."""
+    """One row; `config` is as the operator wrote it."""
 
     id: str
     name: str
@@ -44,13 +44,11 @@ class StoredTenant:
 
 
 class TenantStore:
-    """The tenants of a database."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def create(self, tenant_id: str, name: str, config: TenantConfig) -> StoredTenant:
-        """Create a tenant; raises `Conflict` where there is one of this id. The id is one of `read_tenant_id`."""
+        """Create a tenant with a `read_tenant_id`; raises `Conflict` if it exists."""
         row = await self._database.fetch_one(
             "create_tenant", tenant_id=tenant_id, name=name, config=json_text(stored_config(config))
         )
@@ -66,23 +64,20 @@ class TenantStore:
         return StoredTenant.of(row)
 
     async def usage(self, tenant_id: str) -> Mapping[str, int]:
-        """Return what a tenant has open or keeps now, by what bounds it in its configuration without `max_`."""
+        """Return a tenant's current usage, by its limits without `max_`."""
         row = await self._database.fetch_one("usage_of_tenant", tenant_id=tenant_id)
         assert row is not None
         return row
 
     async def page(self, *, after: str = "", limit: int) -> Sequence[StoredTenant]:
-        """Return at most `limit` tenants in the order of their ids, after the one named."""
+        """Return at most `limit` tenants, sorted by id, after one."""
         rows = await self._database.fetch_all("list_tenants", after=after, limit=limit)
         return [StoredTenant.of(row) for row in rows]
 
     async def put(
         self, tenant_id: str, name: str, config: TenantConfig, *, is_disabled: bool
     ) -> tuple[StoredTenant, bool]:
-        """Create a tenant, or replace all that is said of one; return it and whether it is new. Idempotent.
-
-        Raises `Conflict` for an attempt to disable the tenant of those who need no key.
-        """
+        """Create or replace a tenant; return it and whether it is new. Raises `Conflict` for disabling `default`."""
         _check_switch(tenant_id, is_disabled)
         row = await self._database.fetch_one(
             "put_tenant",
@@ -105,10 +100,9 @@ class TenantStore:
         is_disabled: bool | None = None,
         seen_at: datetime | None = None,
     ) -> StoredTenant:
-        """Replace what is given, and return the tenant; other processes know it after a second at the latest.
+        """Replace the given fields; other processes see it within a second.
 
-        With `seen_at`, the `updated_at` on which a change is built, raises `Conflict` where others changed it since.
-        Raises `NotFound`, and `Conflict` for an attempt to disable the tenant of those who need no key.
+        Raises `Conflict` if others changed it since `seen_at`, and for disabling `default`; `NotFound`.
         """
         _check_switch(tenant_id, is_disabled)
         text = None if config is None else json_text(stored_config(config))
@@ -122,10 +116,7 @@ class TenantStore:
 
 
 class TenantDirectory(RefreshingCache[str, Tenant]):
-    """The port `Tenants`: what a process knows of each tenant; lives on one event loop.
-
-    `limits` are the server's; they count for a tenant whose configuration has no limits of its own.
-    """
+    """Implements `Tenants`, with the server's default `limits`; lives on one event loop."""
 
     def __init__(self, database: Database, limits: Limits) -> None:
         self._database = database
@@ -147,16 +138,13 @@ class TenantDirectory(RefreshingCache[str, Tenant]):
 
 @lru_cache(maxsize=MOST_KEPT)
 def _read_config(text: str, limits: Limits) -> tuple[TenantConfig, Limits, Limits]:
-    """Return a stored configuration, with the limits of jobs and of messages; raises as `read_tenant_config`.
-
-    Cached by its text: each process looks twice a second at what seldom changes.
-    """
+    """Parse a stored configuration, with the limits of jobs and messages; cached, because it seldom changes."""
     config = read_tenant_config(decode(text))
     return config, config.job_limits(limits), config.message_limits(limits)
 
 
 def stored_config(config: TenantConfig) -> dict[str, Any]:
-    """Return a configuration as it is stored: what an operator has said, without the defaults."""
+    """Return a configuration in its stored form, without defaults."""
     return config.model_dump(mode="json", exclude_unset=True)
 
 

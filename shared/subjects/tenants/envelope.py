@@ -1,9 +1,10 @@
-"""Secrets at rest: each is sealed under a data key of its own, which a master key of the operator's wraps.
+"""Secrets at rest: each is sealed under an own data key, which a master key wraps.
 
     sealed = version | nonce | data key wrapped by the master key | nonce | text sealed by the data key
 
-Both are AES-256-GCM. Whose secret it is and what it is called stands in the associated data: a sealed text that is
-moved to another tenant or name does not open. Which master key has wrapped it stands beside it, as the key's id.
+Both are AES-256-GCM. Tenant and name are associated data, so a moved secret does not open. The master key's id is
+stored
+next to it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from planq.shared.subjects.tenants.master_keys import KEY_BYTES, MasterKey, Mast
 
 NONCE_BYTES = 12
 ENVELOPE_ENTROPY_BYTES = KEY_BYTES + 2 * NONCE_BYTES
-"""What sealing one secret takes: a data key and two nonces, none of which is ever used again."""
+"""Random bytes per secret: a data key and two nonces, used once."""
 
 MAX_SECRET_CHARS = 16_384
 
 _PROVIDERS = "|".join(key_name(provider.value).removesuffix("_api_key") for provider in Provider)
 _PROVIDER_KEY = re.compile(rf"(?:{_PROVIDERS})(?:_[a-z0-9_]+)?_api_key")
-"""A tenant's own keys for providers and their servers; what has another name is for tools (`ToolContext.secret`)."""
+"""Names of keys for providers and their servers; others are for tools (`ToolContext.secret`)."""
 
 SECRET_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -38,19 +39,19 @@ _WRAPPED_BYTES = KEY_BYTES + _TAG_BYTES
 
 
 class UnsealError(ValueError):
-    """A sealed secret that no known master key opens, or that is not what was sealed under this tenant and name."""
+    """No known master key opens it, or it was sealed for another tenant or name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealedSecret:
-    """A secret as it is stored, and the id of the master key that has wrapped it."""
+    """A stored secret, and the id of its master key."""
 
     key_id: str
     body: bytes
 
 
 def seal(text: str, tenant_id: str, name: str, master: MasterKey, entropy: bytes) -> SealedSecret:
-    """Seal a secret of a tenant under a name, with fresh random bytes (`ENVELOPE_ENTROPY_BYTES`)."""
+    """Seal a tenant's secret with fresh random bytes (`ENVELOPE_ENTROPY_BYTES`)."""
     if len(entropy) != ENVELOPE_ENTROPY_BYTES:
         raise ValueError(f"expected {ENVELOPE_ENTROPY_BYTES} random bytes, found {len(entropy)}")
     data_key, nonces = entropy[:KEY_BYTES], entropy[KEY_BYTES:]
@@ -62,7 +63,7 @@ def seal(text: str, tenant_id: str, name: str, master: MasterKey, entropy: bytes
 
 
 def unseal(sealed: SealedSecret, tenant_id: str, name: str, masters: Sequence[MasterKey]) -> str:
-    """Return a secret of a tenant under a name; raises `UnsealError`, and `MasterKeyMissing`."""
+    """Return a tenant's secret; raises `UnsealError` and `MasterKeyMissing`."""
     master = next((key for key in masters if key.id == sealed.key_id), None)
     if master is None:
         raise MasterKeyMissing(
@@ -83,7 +84,7 @@ def unseal(sealed: SealedSecret, tenant_id: str, name: str, masters: Sequence[Ma
 
 
 def checked_secret(name: str, text: str) -> str:
-    """Return a secret that may be stored, without white space around it; raises `InvalidRequest`, never with it."""
+    """Return a stripped secret that may be stored; raises `InvalidRequest` without showing it."""
     if not SECRET_NAME.fullmatch(name):
         raise InvalidRequest(
             f"secret {name[:80]!r}: expected a name of small letters, digits and _, such as erp_api_key, or a "
@@ -104,5 +105,5 @@ def checked_secret(name: str, text: str) -> str:
 
 
 def _whose(tenant_id: str, name: str) -> bytes:
-    """Return the associated data: the lengths are told by NUL, which stands in no id and in no name."""
+    """Return the associated data; NUL, in no id or name, separates."""
     return f"planq.secret.v1\0{tenant_id}\0{name}\0".encode()

@@ -1,10 +1,10 @@
-"""API keys: how one is written, by what it is known, and what it allows its holder.
+"""API keys: their form, digest and scopes.
 
     planq_4f…(43 letters and digits)…XyZ9aB
 
-A key is 256 random bits and a checksum, so that a mistyped one is told from an unknown one without a look anywhere,
-and scanners of leaked secrets know it by its form. It is stored as its SHA-256: of so many random bits a fast digest
-gives nothing away, and every request needs one.
+A key is 256 random bits and a checksum, by which typos and leaked keys are recognized. Its SHA-256 is stored: with
+this
+many random bits a fast digest is safe, and every request needs one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _CHECK_CHARS = 6
 """The 32 bits of a CRC in base 62."""
 
 _SHOWN_CHARS = 8
-"""How much of a key's random part people see in lists: 47 of 256 bits."""
+"""Random characters shown in lists: 47 of 256 bits."""
 
 _KEY = re.compile(rf"{_MARK}[0-9A-Za-z]{{{_RANDOM_CHARS + _CHECK_CHARS}}}", re.ASCII)
 
 
 class KeyScope(StrEnum):
-    """What a key allows: its tenant's own work, its conversations, approvals of calls, or the tenants themselves."""
+    """What a key allows: jobs, conversations, approvals, or administration."""
 
     JOBS = "jobs"
     MESSAGES = "messages"
@@ -51,7 +51,7 @@ def new_key(entropy: bytes) -> str:
 
 
 def is_key(text: str) -> bool:
-    """True for what is written as a key and has the checksum of one, whether or not anybody has stored it."""
+    """True if a text has the form and checksum of a key, known or not."""
     return _KEY.fullmatch(text) is not None and text[-_CHECK_CHARS:] == _checksum(text[:-_CHECK_CHARS])
 
 
@@ -64,12 +64,12 @@ def prefix_of(key: str) -> str:
 
 
 def key_digest(key: str) -> bytes:
-    """Return what a key is known by: the SHA-256 of its text, or of whatever came in the place of one."""
+    """Return the SHA-256 of a key, or of any text."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def read_scopes(names: Iterable[str]) -> frozenset[KeyScope]:
-    """Return scopes by their names; raises `InvalidRequest` for none at all and for an unknown one."""
+    """Return scopes by name, at least one; raises `InvalidRequest`."""
     given = list(names)
     known = ", ".join(KeyScope)
     if not given:

@@ -1,4 +1,4 @@
-"""The master keys of an operator, under which secrets of tenants lie."""
+"""The operator's master keys, which seal tenants' secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class MasterKey:
-    """A key that wraps data keys; its `id` is made of its digest."""
+    """A key that wraps data keys; its `id` is from its digest."""
 
     id: str
     secret: bytes = field(repr=False)
@@ -26,10 +26,7 @@ class MasterKeyMissing(LackedHere):
 
 
 def read_master_keys(text: str) -> Sequence[MasterKey]:
-    """Return the master keys of a setting, newest first: each 32 bytes in base64, separated by commas.
-
-    Raises `ValueError` that shows nothing of them.
-    """
+    """Return a setting's master keys, newest first; raises `ValueError` without showing them."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     keys = [_master_key(part, number) for number, part in enumerate(parts, start=1)]
     if len({key.id for key in keys}) < len(keys):

@@ -1,4 +1,4 @@
-"""The places that each API process holds for tenants: rows with a lease, which frees those of a process that died."""
+"""Places that API processes own for tenants: rows with a lease, so dead processes free theirs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from planq.shared.platform.database import Database, query
 
 
 class PlaceKey(NamedTuple):
-    """Whose places, and of which kind."""
+    """A tenant's places of a kind."""
 
     tenant_id: str
     kind: str
 
 
 class PlaceStore:
-    """The places of one process. Every method raises `DatabaseUnavailable`."""
+    """The places of one process; raises `DatabaseUnavailable`."""
 
     def __init__(self, database: Database, process: UUID, lease_seconds: float) -> None:
-        """`database` is opened and closed by others; what `keep` does not renew within the lease is free again."""
+        """Places that `keep` does not renew within the lease are free."""
         self._database = database
         self._process = process
         self._lease_seconds = lease_seconds
 
     async def take(self, key: PlaceKey, *, held: int, wanted: int, most: int) -> tuple[int, int]:
-        """Take up to `wanted` places beside the `held` ones, where all processes together may hold `most`.
+        """Take up to `wanted` places in addition to `held`, at most `most` over all processes.
 
-        Returns how many this process holds then, at least `held`, and how many the others do. Nobody else takes
-        places of the same key meanwhile.
+        Returns this process's places (at least `held`) and the others'; concurrent calls for a key take turns.
         """
         given = {
             **key._asdict(),
@@ -46,7 +45,7 @@ class PlaceStore:
         return row["held"], row["elsewhere"]
 
     async def keep(self, held: Mapping[PlaceKey, int]) -> Mapping[PlaceKey, int]:
-        """Renew what the process holds; what is not named it gives up. Returns how many the others hold of each."""
+        """Renew these places and free all others; return the other processes' places."""
         rows = await self._database.fetch_all(
             "keep_places",
             process=self._process,

@@ -1,7 +1,6 @@
-"""What a tenant's own prompt may say: it adds to the prompts above it, and never takes anything back from them.
+"""Validate a tenant's prompt, which must not override the prompts above it (docs/decisions.md, D41).
 
-The check is done where a prompt is stored (docs/decisions.md, D41). It knows common English spellings: the prompts
-above it, which no tenant can change, are what holds.
+It knows common English spellings only; the fixed prompts above are what protects.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ MAX_TENANT_PROMPT_CHARS = 8_000
 
 
 class PromptCode(StrEnum):
-    """What is wrong with a prompt."""
+    """Codes of defects."""
 
     TOO_LONG = "TOO_LONG"
     META_OVERRIDE = "META_OVERRIDE_ATTEMPT"
@@ -64,7 +63,7 @@ _PATTERNS: tuple[tuple[PromptCode, str, re.Pattern[str]], ...] = (
 
 
 def tenant_prompt_defects(prompt: str) -> list[Defect]:
-    """Return what a tenant's prompt may not say, in the order of the codes; of a too long one only that it is."""
+    """Return the defects in the order of codes; a too long prompt has only that one."""
     if len(prompt) > MAX_TENANT_PROMPT_CHARS:
         message = f"expected at most {MAX_TENANT_PROMPT_CHARS} characters, found {len(prompt)}"
         return [Defect("prompt", PromptCode.TOO_LONG, message)]
@@ -76,7 +75,7 @@ def tenant_prompt_defects(prompt: str) -> list[Defect]:
 
 
 def check_tenant_prompt(prompt: str) -> None:
-    """Raise `InvalidRequest` with every defect of a tenant's prompt, each with its `code`."""
+    """Raise `InvalidRequest` with every defect and its `code`."""
     defects = tenant_prompt_defects(prompt)
     if defects:
         errors = [{**one.of_body(), "code": one.code} for one in defects]

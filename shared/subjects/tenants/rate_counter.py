@@ -1,4 +1,4 @@
-"""The rate windows, exact over all processes: in Valkey or Redis by an atomic script, otherwise in PostgreSQL."""
+"""Rate windows over all processes: in Valkey or Redis by an atomic script, otherwise in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from planq.shared.subjects.tenants.rates import WINDOW_SECONDS, RateRequest, Rat
 _MICROSECONDS = 1_000_000
 
 _PROBE = "planq:rates:{}"
-"""The window of no tenant; what counts in it does so for a microsecond."""
+"""A window of no tenant; its counts last a microsecond."""
 
 _LOST = (RedisError, OSError, RuntimeError)
-"""What a server that is away, or refuses, comes out as. uvloop, on which the API runs, raises RuntimeError for a
-connection that ended by RST while it lay in the pool."""
+"""Errors of an unavailable server; uvloop raises RuntimeError for a pooled connection ended by RST."""
 
 _ENDED: Any = (ConnectionLost, RuntimeError)  # redis-py's types know of its own errors alone
 
@@ -36,7 +35,7 @@ _SCRIPT = resources.files("planq.shared.subjects.tenants").joinpath("admit.lua")
 
 
 class ValkeyWindows:
-    """The windows of all tenants at one server; its connections open with the first message."""
+    """The windows at one server, which the first message connects to."""
 
     title = "Valkey/Redis"
     at_once = 2
@@ -44,10 +43,7 @@ class ValkeyWindows:
     has_leases = True
 
     def __init__(self, url: str, *, patience_seconds: float, prefix: str = "") -> None:
-        """`url` is one that `BROKER_URL` may be; all keys begin with `prefix`.
-
-        Raises `Misconfigured` where redis-py cannot read the URL.
-        """
+        """`url` is like `BROKER_URL`; keys begin with `prefix`. Raises `Misconfigured`."""
         self._prefix = prefix
         try:
             pool = BlockingConnectionPool.from_url(
@@ -66,7 +62,7 @@ class ValkeyWindows:
         self._admit = self._client.register_script(_SCRIPT)
 
     async def check(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict]:
-        """Let each message in and count it, or refuse it; raises `BrokerUnavailable` for no answer."""
+        """Admit and count each message, or refuse it; raises `BrokerUnavailable`."""
         keys: list[str] = []
         arguments = [int(WINDOW_SECONDS * _MICROSECONDS)]
         runs = [list(run) for _, run in groupby(requests, _sender_of)]
@@ -82,10 +78,7 @@ class ValkeyWindows:
         return [verdict for n, run in enumerate(runs) for verdict in _verdicts(run, at, *numbers[5 * n : 5 * n + 5])]
 
     async def ping(self) -> None:
-        """Raise `BrokerUnavailable` where the server does not answer, or would not count a message.
-
-        A server may answer PING that has no memory left, takes no writes or knows another password for scripts.
-        """
+        """Raise `BrokerUnavailable` unless the server would count a message: PING may work without memory."""
         try:
             await self._admit(keys=[f"{self._prefix}{_PROBE}"] * 2, args=[1, 1, 1, 1])
         except _LOST as error:
@@ -104,7 +97,7 @@ def _sender_of(request: RateRequest) -> tuple[str, str, Rates, bool]:
 
 
 def _verdicts(run: Sequence[RateRequest], at: float, allowed: int, *state: Any) -> Iterator[RateVerdict]:
-    """Yield the verdicts on requests of one sender, of which so many messages were let in, the first ones."""
+    """Yield the verdicts for requests of one sender, of which the first `allowed` messages pass."""
     used, frees, channel_used, channel_frees = map(int, state)
     left = allowed
     for request in run:
@@ -124,7 +117,7 @@ def _away(error: BaseException) -> BrokerUnavailable:
 
 
 def redis_py_url(url: str) -> str:
-    """Translate a URL as kombu reads it: a socket's path and database, and its names for the checks of TLS."""
+    """Translate kombu's URL for redis-py: sockets, databases and TLS checks."""
     first = url.split(";", 1)[0]  # kombu takes several, for when one is away
     if not is_redis(first):
         return first
@@ -141,7 +134,7 @@ def redis_py_url(url: str) -> str:
 
 
 class PostgresWindows:
-    """The windows of all tenants in one database."""
+    """The windows in one database."""
 
     title = "the database"
     at_once = 2
@@ -153,7 +146,7 @@ class PostgresWindows:
         self._tidied = monotonic()
 
     async def check(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict]:
-        """Let each message in and count it, or refuse it; raises `DatabaseUnavailable`."""
+        """Admit and count each message, or refuse it; raises `DatabaseUnavailable`."""
         # By tenant: two processes that wait for each other's turns would not end.
         order = sorted(range(len(requests)), key=lambda place: requests[place].tenant_id)
         rows = await self._database.fetch_all(
@@ -171,14 +164,14 @@ class PostgresWindows:
         return [verdicts[place] for place in range(len(requests))]
 
     async def tidy(self) -> None:
-        """Remove what counts no more of tenants that send no more; a message removes what is its tenant's."""
+        """Remove expired counts of tenants that stopped sending."""
         await self._database.execute("forget_rate_marks", window_seconds=WINDOW_SECONDS)
 
     async def ping(self) -> None:
         await self._database.call("planq_now")
 
     async def close(self) -> None:
-        """Do nothing: the database is closed by those who opened it."""
+        """Do nothing: the database has another owner."""
 
 
 def _verdict_of(rates: Rates, row: Row) -> RateVerdict:

@@ -1,7 +1,6 @@
-"""Rate limits of messages: a tenant has a sliding window of 60 seconds, and so has each of its channels.
+"""Rate limits of messages: sliding windows of 60 seconds per tenant and per channel.
 
-A message counts for 60 seconds from its admission; a refused message counts in neither window. Both windows are
-checked before either counts the message. Times are Unix times, in seconds.
+An admitted message counts for 60 seconds in both windows, a refused one in neither. Times are Unix times in seconds.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from typing import NamedTuple
 WINDOW_SECONDS = 60.0
 
 _IDLE_AT_ONCE = 3
-"""A message adds two windows at most: those in which nothing counts any more are forgotten faster."""
+"""A message adds at most two windows, so empty ones are dropped faster."""
 
 
 class Rates(NamedTuple):
-    """The most messages of a tenant, and of one of its channels, within `WINDOW_SECONDS`."""
+    """Maximum messages of a tenant and of a channel within `WINDOW_SECONDS`."""
 
     tenant: int
     channel: int
 
 
 class RateRequest(NamedTuple):
-    """A request to admit a message, or a job: its `tenant_id` is then `TENANT/jobs`, which no tenant has.
+    """A message, or a job with the `tenant_id` `TENANT/jobs`.
 
-    A request for a lease has a `number` of messages, of which as many are admitted as both windows have places for.
-    A negative number takes back as many that were admitted and have not come.
+    A lease asks for a `number` of messages, and gets at most what both windows have; a negative number returns unused
+    ones.
     """
 
     tenant_id: str
@@ -39,10 +38,7 @@ class RateRequest(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The state of one window after a message was admitted or refused.
-
-    `frees_at` is when a full window admits the next message, or when the oldest message leaves any other window.
-    """
+    """A window after a request; `frees_at` is when a full one admits again, or the oldest message leaves."""
 
     limit: int
     used: int
@@ -57,7 +53,7 @@ class Window(NamedTuple):
         return max(self.limit - self.used, 0)
 
     def headers(self, name: str) -> Mapping[str, str]:
-        """Return the window as `X-<name>-Limit`, `-Remaining` and `-Reset`, a Unix time in whole seconds."""
+        """Return `X-<name>-Limit`, `-Remaining` and `-Reset` (whole Unix seconds)."""
         return {
             f"X-{name}-Limit": str(self.limit),
             f"X-{name}-Remaining": str(self.remaining),
@@ -66,7 +62,7 @@ class Window(NamedTuple):
 
 
 class RateVerdict(NamedTuple):
-    """Whether a message, or the `number` of a lease, was let in `at` that time, and how both windows stand then."""
+    """Whether a message, or the `number` of a lease, was admitted, with both windows."""
 
     is_allowed: bool
     at: float
@@ -75,7 +71,7 @@ class RateVerdict(NamedTuple):
     number: int = 1
 
     def before(self, later: int) -> RateVerdict:
-        """Return the verdict as it was before so many `later` messages were let in."""
+        """Return the verdict before `later` messages were admitted."""
         whose, channel = self.tenant, self.channel
         return RateVerdict(
             True,
@@ -86,22 +82,22 @@ class RateVerdict(NamedTuple):
 
     @property
     def lets_in_at(self) -> float:
-        """When both windows let a message in: now, or when each full one has a place."""
+        """When both windows admit a message."""
         return max([self.at, *(window.frees_at for window in (self.tenant, self.channel) if window.is_full)])
 
     @property
     def retry_after(self) -> int:
-        """The whole seconds after which a refused message is let in, if nobody else takes the place; at least 1."""
+        """The whole seconds until a refused message may be admitted, at least 1."""
         return max(ceil(self.lets_in_at - self.at), 1)
 
     def headers(self) -> dict[str, str]:
-        """Return what every answer says of the windows; a refusal also carries `Retry-After`."""
+        """Return the headers of both windows; a refusal also has `Retry-After`."""
         headers = {**self.tenant.headers("RateLimit"), **self.channel.headers("RateLimit-Channel")}
         return headers if self.is_allowed else {**headers, "Retry-After": str(self.retry_after)}
 
 
 class LocalWindows:
-    """The windows of one process, in memory: exact for what this process lets in."""
+    """The windows of one process, in memory."""
 
     def __init__(self) -> None:
         self._by_key: OrderedDict[tuple[str, str | None], deque[float]] = OrderedDict()
@@ -138,7 +134,7 @@ class LocalWindows:
 
 
 def _counting(times: deque[float], now: float) -> deque[float]:
-    """Drop what has left the window, and what a clock that was put back since has left in the future."""
+    """Drop times outside the window, also future ones after a clock change."""
     while times and not now - WINDOW_SECONDS < times[0] <= now:
         times.popleft()
     return times

@@ -1,7 +1,8 @@
-"""Which fields of a form ask for a secret, and what of an answer may be shown.
+"""Secret fields of forms.
 
-The secret fields of an answer are sealed before the answer is stored. They are opened only for the call of the tool
-that asked, and erased once its step has ended.
+An answer's secret fields are sealed before it is stored, opened for the asking tool's call only, and erased when its
+step
+ends.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 SHOWN = "***"
-"""Stands in documents for the value of a secret field."""
+"""Replaces a secret field's value in documents."""
 
 NEEDS_MASTER_KEY = (
     "a form that asks for a secret needs PLANQ_SECRET_KEYS, which seals the answer; set it for every process to a "
@@ -36,14 +37,14 @@ def asks_for_secret(schema: Mapping[str, Any] | None) -> bool:
 
 
 def secret_fields(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the properties of a form that are secret, by their name, their title, or a mark at any depth."""
+    """Return a form's secret properties, by name, title, or a mark at any depth."""
     properties = schema.get("properties")
     fields = properties.items() if isinstance(properties, Mapping) else ()
     return frozenset(name for name, described in fields if is_secret(name, described, schema))
 
 
 def is_secret(name: str, described: Any, whole: Mapping[str, Any]) -> bool:
-    """Return whether a property of the schema `whole` asks for a secret."""
+    """Return whether a property of the schema `whole` is secret."""
     if not isinstance(described, Mapping):
         return False
     if is_marked(described, whole):
@@ -59,7 +60,7 @@ def is_secret(name: str, described: Any, whole: Mapping[str, Any]) -> bool:
 
 
 def is_marked(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a schema, or one that it refers to in `whole`, has `writeOnly` or the format `password`."""
+    """Return whether a schema, or one it refers to, has `writeOnly` or the format `password`."""
     seen: set[str] = set()
     open_parts: list[Any] = [schema]
     while open_parts:
@@ -84,14 +85,14 @@ def _referred(whole: Any, reference: str) -> Any:
 
 
 def parted(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return an answer as it is shown, and its secret fields, which are all of them where the schema names none."""
+    """Return an answer as shown, and its secret fields (all if the schema names none)."""
     names = secret_fields(schema) or content.keys()
     secret = {name: value for name, value in content.items() if name in names}
     return {**content, **dict.fromkeys(secret, SHOWN)}, secret
 
 
 def texts_in(secret: Any) -> Iterator[str]:
-    """Yield every text in the secret fields of an answer, numbers as they are written."""
+    """Yield every text in secret fields, numbers as written."""
     if isinstance(secret, Mapping):
         for value in secret.values():
             yield from texts_in(value)

@@ -1,4 +1,4 @@
-"""Secrets of tenants: stored sealed, opened where they are used, and sealed anew when the operator changes keys."""
+"""Secrets of tenants: stored sealed, opened for use, and sealed again when master keys change."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from planq.shared.subjects.tenants.master_keys import MasterKey, MasterKeyMissin
 from planq.shared.subjects.tenants.secrecy import NEEDS_MASTER_KEY, texts_in
 
 ANSWERS = "answer/"
-"""Begins the names of what people gave as secrets, until the steps that asked for them have ended (`wait.sql`)."""
+"""Prefix of secrets in people's answers, until the asking steps end (`wait.sql`)."""
 
 _FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSecret:
-    """That a tenant has a secret, and under which master key."""
+    """A secret's name and master key."""
 
     name: str
     key_id: str
@@ -51,16 +51,16 @@ class StoredSecret:
 
 @dataclass(frozen=True, slots=True)
 class KeyRotation:
-    """What became of secrets under older keys: how many were sealed anew, and which no key opens, with the reason."""
+    """How many secrets were sealed again, and which cannot be opened, with the reason."""
 
     resealed: int
     unopened: Sequence[str]
 
 
 class SecretStore:
-    """The secrets of a database, for whoever holds the master keys, newest first; lives on one event loop.
+    """Secrets of a database, with the master keys, newest first; lives on one event loop.
 
-    `learned` is told of each secret that is opened, before anybody else, so that it can be kept out of logs.
+    `learned` gets each opened secret first, to redact it in logs.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SecretStore:
         self._sealed: RefreshingCache[str, Mapping[str, SealedSecret]] = RefreshingCache(self._look, _FRESH_SECONDS)
 
     async def put(self, tenant_id: str, name: str, text: str) -> None:
-        """Store a secret in the place of the one that the tenant had; workers use it after a second at the latest.
+        """Store or replace a secret; workers use it within a second.
 
         Raises `InvalidRequest`, `NotFound` for the tenant, and `Misconfigured` without a master key.
         """
@@ -88,14 +88,13 @@ class SecretStore:
         return [StoredSecret(**row) for row in rows]
 
     async def keys_in_use(self) -> Mapping[str, int]:
-        """Return the ids of the master keys under which secrets lie, those that sign too, with how many there are."""
+        """Return how many secrets each master key seals, including signing secrets."""
         return {row["key_id"]: row["secrets"] for row in await self._database.fetch_all("secret_keys_in_use")}
 
     async def get(self, tenant_id: str, name: str) -> str | None:
-        """Return a secret as it is, or was at most a second ago; None where the tenant has none of this name.
+        """Return a secret, at most a second old, or None.
 
-        Raises `MasterKeyMissing` where this process lacks its key, and `Misconfigured` for one that cannot be opened:
-        its tenant has said not to use the server's own.
+        Raises `MasterKeyMissing`, and `Misconfigured` if it cannot be opened: the server's own must not replace it.
         """
         is_answer = name.startswith(ANSWERS)
         sealed = (
@@ -116,15 +115,14 @@ class SecretStore:
         return None if row is None else SealedSecret(row["key_id"], bytes(row["sealed"]))
 
     async def remove(self, tenant_id: str, name: str) -> None:
-        """Remove a secret: the server's own is used again; raises `NotFound` where there is none."""
+        """Remove a secret, so the server's own is used again; raises `NotFound`."""
         if not await self._database.execute("remove_secret", tenant_id=tenant_id, name=name):
             raise NotFound(f"the tenant {tenant_id!r} has no secret {name[:80]!r}")
 
     async def rotate(self) -> KeyRotation:
-        """Seal anew, under the newest master key, every secret that is under another one; idempotent.
+        """Seal all secrets under the newest master key; idempotent.
 
-        One that somebody replaces meanwhile is left as it is: it is under the newest key already. Raises
-        `Misconfigured` without a master key.
+        Secrets replaced meanwhile already have it. Raises `Misconfigured` without a master key.
         """
         rows = await self._database.fetch_all("secrets_under_other_keys", key_id=newest_master(self._masters).id)
         resealed, unopened = 0, []
@@ -150,9 +148,9 @@ class SecretStore:
 
 
 def require_master_keys(database_url: str, masters: Sequence[MasterKey], pooled_schema: str | None = None) -> None:
-    """Raise `MasterKeyMissing` unless all master keys under which secrets are stored are among `masters`.
+    """Raise `MasterKeyMissing` unless `masters` has every master key in use.
 
-    Raises `DatabaseUnavailable`, and as `server_connection` does. The database must have this release's schema.
+    Raises `DatabaseUnavailable`, and like `server_connection`. Precondition: the database has this release's schema.
     """
     try:
         with server_connection(database_url, pooled_schema) as connection:
@@ -166,7 +164,7 @@ def require_master_keys(database_url: str, masters: Sequence[MasterKey], pooled_
 
 
 def lacking_keys(used: Mapping[str, int], lacking: Collection[str]) -> str:
-    """Return a sentence on master keys that are not there, and on what to do."""
+    """Return a sentence on missing master keys and what to do."""
     ids = ", ".join(repr(one) for one in sorted(lacking))
     count = sum(used[one] for one in lacking)
     return (
@@ -177,7 +175,7 @@ def lacking_keys(used: Mapping[str, int], lacking: Collection[str]) -> str:
 
 
 def sealed_answer(tenant_id: str, id: UUID, secret: Mapping[str, Any], masters: Sequence[MasterKey]) -> SealedSecret:
-    """Return the secret fields of an answer as they are stored; raises `Conflict` without a master key."""
+    """Return an answer's sealed secret fields; raises `Conflict` without a master key."""
     if not masters:
         raise Conflict(f"{NEEDS_MASTER_KEY}; the question stays open")
     text = encode(secret).decode()
@@ -185,7 +183,7 @@ def sealed_answer(tenant_id: str, id: UUID, secret: Mapping[str, Any], masters: 
 
 
 def newest_master(masters: Sequence[MasterKey]) -> MasterKey:
-    """Return the key under which secrets are sealed from now on; raises `Misconfigured` where there is none."""
+    """Return the sealing master key; raises `Misconfigured` without one."""
     if not masters:
         raise Misconfigured(
             "PLANQ_SECRET_KEYS is not set; set it for every process to a key that `openssl rand -base64 32` makes"

@@ -1,4 +1,4 @@
-"""The tables of tenants: their configuration, the keys that speak for them, their secrets, and their rates."""
+"""The tables of tenants: configurations, API keys, secrets, and rates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planq.shared.platform.columns import (
 
 
 class TenantRow(SQLModel, table=True):
-    """An owner of rows; `config` is a `TenantConfig`, where absent fields mean the defaults."""
+    """A tenant; `config` is a `TenantConfig` without defaults."""
 
     __tablename__ = "tenants"
     __table_args__ = (
@@ -35,9 +35,9 @@ class TenantRow(SQLModel, table=True):
 
 
 class ApiKeyRow(SQLModel, table=True):
-    """A key that speaks for a tenant: `digest` is the SHA-256 of its text, `prefix` what people know it by.
+    """An API key: `digest` is the SHA-256 of its text, `prefix` is shown.
 
-    `last_used_at` is written at most once a minute. A revoked one stays, so that it is known what it was.
+    `last_used_at` is written at most once a minute. Revoked keys stay.
     """
 
     __tablename__ = "api_keys"
@@ -58,7 +58,7 @@ class ApiKeyRow(SQLModel, table=True):
 
 
 class EndedSessionRow(SQLModel, table=True):
-    """A session of the pages that was ended before the time at which it would have ended by itself."""
+    """A page session that was ended early."""
 
     __tablename__ = "ended_sessions"
     __table_args__ = (Index("ix_ended_sessions_until", "until"),)
@@ -67,10 +67,7 @@ class EndedSessionRow(SQLModel, table=True):
 
 
 class SecretRow(SQLModel, table=True):
-    """A tenant's secret, `sealed` under a key of its own that the master key `key_id` has wrapped.
-
-    One that `expires_at` is set for is used only until then, beside the one that has taken its place.
-    """
+    """A tenant's secret, sealed under an own key that the master key `key_id` wraps; maybe until `expires_at`."""
 
     __tablename__ = "tenant_secrets"
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), primary_key=True))
@@ -83,10 +80,7 @@ class SecretRow(SQLModel, table=True):
 
 
 class TenantPlace(SQLModel, table=True):
-    """How many places of a kind an API process holds for a tenant; it says so again before `until`.
-
-    Not in the write-ahead log: after a crash of the server each process says within a second what it holds.
-    """
+    """Places of a kind that an API process owns for a tenant until `until`; UNLOGGED, rewritten after a crash."""
 
     __tablename__ = "tenant_places"
     __table_args__ = {"prefixes": ["UNLOGGED"]}
@@ -98,7 +92,7 @@ class TenantPlace(SQLModel, table=True):
 
 
 class StoredBytes(SQLModel, table=True):
-    """How many bytes of payloads and artifacts a tenant kept when changes were added up (`planq_stored_bytes`)."""
+    """A tenant's stored bytes when changes were last summed (`planq_stored_bytes`)."""
 
     __tablename__ = "stored_bytes"
     tenant_id: str = text_column(primary_key=True)
@@ -106,7 +100,7 @@ class StoredBytes(SQLModel, table=True):
 
 
 class StoredByteChange(SQLModel, table=True):
-    """What one statement has added to the bytes that a tenant keeps, or removed from them."""
+    """One statement's change of a tenant's stored bytes."""
 
     __tablename__ = "stored_byte_changes"
     __table_args__ = (Index("ix_stored_byte_changes_tenant_id", "tenant_id"),)
@@ -116,10 +110,7 @@ class StoredByteChange(SQLModel, table=True):
 
 
 class RateMark(SQLModel, table=True):
-    """A message that counts in the windows of its tenant and of a channel (`planq_admit_message`).
-
-    Not in the write-ahead log: what a crash of the server loses is at most a minute's count.
-    """
+    """A message counted in the windows of its tenant and channel; UNLOGGED: a crash loses at most a minute."""
 
     __tablename__ = "rate_marks"
     __table_args__ = (

@@ -1,7 +1,6 @@
-"""The published tools, and of them those that a tenant is offered: read from the database, and kept for a moment.
+"""The published tools, and those that a tenant may use, cached for seconds.
 
-Every plan is checked against them, by the API when it is submitted and by a worker when it is accepted; both would
-else ask for all of them each time. A plan over a newer tool waits at most as long as they are kept.
+API and workers check every plan against them. A plan with a newer tool waits at most that long.
 """
 
 from __future__ import annotations
@@ -20,25 +19,24 @@ FRESH_SECONDS = 2.0
 _MOST_OFFERS = 10_000
 
 ToolsByName: TypeAlias = Mapping[str, ToolDefinition]
-"""By name."""
 
 
 async def list_tools(database: Database) -> ToolsByName:
-    """Return the tools that workers have published, for all tenants."""
+    """Return all published tools."""
     rows = await database.fetch_all("list_tools")
     definitions = (ToolDefinition.model_validate(row["definition"]) for row in rows)
     return {definition.name: definition for definition in definitions}
 
 
 class PublishedTools:
-    """Lists the published tools, and reads their definitions only if one was published or removed since."""
+    """Lists published tools, and reads definitions only after a change."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: tuple[str, ToolsByName] = "", {}
 
     async def list(self) -> ToolsByName:
-        """Do what `list_tools` does; the same object as long as nothing changes."""
+        """Do `list_tools`; the same object while nothing changes."""
         row = await self._database.fetch_one("version_of_tools")
         version = "" if row is None else row["version"]
         if version != self._known[0]:
@@ -48,7 +46,7 @@ class PublishedTools:
 
 
 class Catalogue:
-    """The port `ToolCatalogue`: of what `ask` returns, what each tenant is offered; lives on one event loop."""
+    """Implements `ToolCatalogue` over `ask`, narrowed by tenant; lives on one event loop."""
 
     def __init__(self, ask: Callable[[], Awaitable[ToolsByName]], tenants: Tenants) -> None:
         self._ask = ask
@@ -58,7 +56,7 @@ class Catalogue:
         self._offered: dict[str, _Offer] = {}
 
     async def tools(self, tenant_id: str) -> ToolsByName:
-        """Return a tenant's tools as they are, or were at most `FRESH_SECONDS` ago; raises `NotFound`."""
+        """Return a tenant's tools, at most `FRESH_SECONDS` old; raises `NotFound`."""
         fresh_until, known = self._kept
         if monotonic() >= fresh_until:
             return await self.renewed(tenant_id)
@@ -68,7 +66,6 @@ class Catalogue:
         return await self._of(tenant_id, await self._asking.do(tenant_id))
 
     async def _looked(self, asked: Sequence[str]) -> Sequence[ToolsByName]:
-        """Ask once for all these tenants."""
         fresh_until = monotonic() + FRESH_SECONDS
         found = _as_before(await self._ask(), self._kept[1])
         self._kept = fresh_until, found
@@ -86,7 +83,7 @@ class Catalogue:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """What a tenant is offered of what is published, by its configuration."""
+    """A tenant's tools, and what they were made from."""
 
     published: ToolsByName
     config: TenantConfig
@@ -94,11 +91,7 @@ class _Offer:
 
 
 def _as_before(found: ToolsByName, kept: ToolsByName) -> ToolsByName:
-    """Return `found` with the definitions of `kept` where they are equal.
-
-    What has been made of a schema is found by its identity (`planq.shared.agentic.schema.schemas.compile_schema`):
-    read anew every two seconds, the same tools would fill that memory with copies, 1800 an hour for each schema.
-    """
+    """Return `found` with equal definitions of `kept`: compiled schemas are cached by identity."""
     if found == kept:
         return kept
     return {name: kept[name] if kept.get(name) == definition else definition for name, definition in found.items()}

@@ -1,4 +1,4 @@
-"""Deliveries in PostgreSQL, as their sender sees them: it takes those that are due, and says what became of them."""
+"""Deliveries, as their sender claims and finishes them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from planq.shared.subjects.webhooks.rules import Delivery, DeliveryOutcome
 
 
 class PostgresDeliveries:
-    """Deliveries of all tenants; `worker_id` is who takes them. All methods raise `DatabaseUnavailable`.
+    """Deliveries of all tenants for the worker `worker_id`; raises `DatabaseUnavailable`.
 
-    A worker without a heartbeat for a `lease` has lost what it sends, and any worker what it has not ended after
-    `hold`: longer than an attempt can take. What may have arrived then is sent again.
+    A worker loses its deliveries without a heartbeat for `lease`, or after `hold`, which exceeds any attempt. They
+    are sent
+    again, although they may have arrived.
     """
 
     def __init__(self, database: Database, worker_id: UUID, lease: timedelta, hold: timedelta) -> None:
@@ -24,10 +25,7 @@ class PostgresDeliveries:
         self._hold = hold.total_seconds()
 
     async def claim(self, limit: int, without: Collection[str]) -> Sequence[Delivery]:
-        """Take at most so many that are due, longest due first, none of the recipients `without`.
-
-        Due again is what a worker took whose lease is over, or that it has not ended for a long time.
-        """
+        """Claim at most `limit` due deliveries, longest due first, without some recipients; lost ones are due."""
         given = self._worker_id, limit, list(without), self._lease, self._hold
         rows = await self._database.call_table("planq_claim_deliveries", *given)
         return [
@@ -36,7 +34,7 @@ class PostgresDeliveries:
         ]
 
     async def finish(self, delivery: Delivery, outcome: DeliveryOutcome) -> bool:
-        """Write down what became of an attempt; True when it applied. A repeat does not apply, and does no harm."""
+        """Store the result of an attempt; True if it applied. Repeats are harmless."""
         again, error = outcome.again, outcome.error
         applied: bool = await self._database.call(
             "planq_end_delivery",
@@ -56,21 +54,18 @@ class PostgresDeliveries:
         return applied
 
     async def note_part(self, delivery: Delivery, parts: int, external_id: str | None) -> bool:
-        """Write down that so many parts of a message have arrived; True when it applied, as `finish` does."""
+        """Store that `parts` of a message have arrived; True if it applied."""
         given = {"id": delivery.id, "attempt": delivery.attempt, "parts": parts, "external": external_id}
         return await self._database.execute("note_part", **given) > 0
 
     async def move_thread(self, delivery: Delivery, thread: str, moved_to: str) -> None:
-        """Write down that the channel of a delivery knows a thread by another name from now on."""
+        """Store a thread's new name at its channel."""
         given = {"tenant_id": delivery.tenant_id, "channel": delivery.channel}
         await self._database.execute("move_thread", **given, before=thread, after=moved_to)
 
     async def chats_of(
         self, jobs: Collection[UUID], kinds: Collection[str], limit: int
     ) -> Sequence[tuple[str, str, str]]:
-        """Return kind, tenant and thread of at most so many chats whose turn is one of the jobs, or above one.
-
-        Channels of other kinds, and those that cannot be sent to now, are left out.
-        """
+        """Return kind, tenant and thread of chats with a turn at or above one of the jobs."""
         rows = await self._database.fetch_all("chats_of_turns", jobs=list(jobs), kinds=list(kinds), limit=limit)
         return [(row["kind"], row["tenant_id"], row["thread"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Webhooks as callers see them: the endpoints of a tenant, and the log of what was delivered."""
+"""Webhook endpoints and delivery logs for callers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from planq.shared.platform.errors import Conflict, NotFound
 from planq.shared.subjects.webhooks.rules import DeliveryStatus
 
 _PIECE = 1_000
-"""Deliveries of an endpoint that fail, or are removed, in one transaction."""
+"""Maximum deliveries failed or removed per transaction."""
 
 
 class WebhookStore:
-    """The endpoints and the deliveries of all tenants."""
+    """The endpoints and deliveries of all tenants."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def endpoints(self, tenant_id: str, *, below: UUID | None = None, limit: int) -> Sequence[Row]:
-        """Return at most `limit` endpoints, newest first, older than the endpoint `below` if given."""
+        """Return at most `limit` endpoints, newest first, older than `below`."""
         return await self._database.fetch_all("list_endpoints", tenant_id=tenant_id, below=below, limit=limit)
 
     async def endpoint(self, tenant_id: str, id: UUID) -> Row:
@@ -31,7 +31,7 @@ class WebhookStore:
     async def create(
         self, tenant_id: str, url: str, events: Sequence[str], description: str, most: int
     ) -> Row | None:
-        """Store an endpoint, and say how many `others` the tenant has; None where it has `most` already."""
+        """Store an endpoint and count the `others`; None if the tenant has `most`."""
         given = {
             "tenant_id": tenant_id,
             "id": new_id(),
@@ -54,7 +54,7 @@ class WebhookStore:
         description: str | None = None,
         is_disabled: bool | None = None,
     ) -> Row:
-        """Replace what is given; what waits for an endpoint that is disabled has failed. Raises `NotFound`."""
+        """Replace the given fields; disabling fails waiting deliveries. Raises `NotFound`."""
         row = await self._database.fetch_existing(
             "change_endpoint",
             f"endpoint {id}",
@@ -71,10 +71,7 @@ class WebhookStore:
         return row
 
     async def delete(self, tenant_id: str, id: UUID) -> None:
-        """Remove an endpoint with its secrets and its deliveries; raises `NotFound`.
-
-        It is disabled first, and its deliveries go in pieces: nothing that ends meanwhile waits for that.
-        """
+        """Disable an endpoint and remove it with its secrets and deliveries, in pieces; raises `NotFound`."""
         await self.change(tenant_id, id, is_disabled=True)
         while await self._database.execute("purge_endpoint", tenant_id=tenant_id, id=id, limit=_PIECE) == _PIECE:
             pass
@@ -82,10 +79,7 @@ class WebhookStore:
             raise NotFound(f"there is no endpoint {id}")
 
     async def test(self, tenant_id: str, id: UUID) -> UUID:
-        """Write a delivery of the event `endpoint.test`; return its id.
-
-        Raises `NotFound`, and `Conflict` for an endpoint that is disabled.
-        """
+        """Write a delivery of `endpoint.test` and return its id; raises `NotFound`, and `Conflict` if disabled."""
         data = as_json({"id": str(id)})
         row = await self._database.fetch_one("test_endpoint", tenant_id=tenant_id, id=id, data=data)
         if row is None:
@@ -104,7 +98,7 @@ class WebhookStore:
         below: UUID | None = None,
         limit: int,
     ) -> Sequence[Row]:
-        """Return at most `limit` deliveries, newest first, older than the delivery `below` if given."""
+        """Return at most `limit` deliveries, newest first, older than `below`."""
         return await self._database.fetch_page(
             "list_deliveries",
             tenant_id=tenant_id,
@@ -120,9 +114,9 @@ class WebhookStore:
         return await self._database.fetch_existing("get_delivery", f"delivery {id}", tenant_id=tenant_id, id=id)
 
     async def redeliver(self, tenant_id: str, id: UUID) -> None:
-        """Send a delivery at once, under its id: one that waits for its next attempt, or anew one that has ended.
+        """Send a waiting or ended delivery now, under its id.
 
-        Raises `NotFound`, and `Conflict` for one that is being sent, or whose endpoint is disabled.
+        Raises `NotFound`, and `Conflict` if it is being sent or its endpoint is disabled.
         """
         answer = await self._database.call("planq_redeliver", tenant_id, id)
         if not answer["found"]:

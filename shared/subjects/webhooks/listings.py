@@ -1,4 +1,4 @@
-"""Endpoints and deliveries of a tenant, for who looks after them."""
+"""Selects of endpoints and deliveries."""
 
 from __future__ import annotations
 

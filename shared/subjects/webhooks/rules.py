@@ -1,7 +1,6 @@
-"""Deliveries: what leaves the house, where one stands, and when one that failed is tried again.
+"""Deliveries: states, retries, allowed addresses and events, and signatures.
 
-Also which addresses and events an endpoint may name, and how a delivery is signed: Standard Webhooks, symmetric
-(https://www.standardwebhooks.com, Signature scheme).
+Signatures follow Standard Webhooks, symmetric (https://www.standardwebhooks.com, Signature scheme).
 """
 
 from __future__ import annotations
@@ -23,18 +22,14 @@ from planq.shared.platform.errors import ErrorRecord, InvalidRequest, capped
 
 
 class DeliveryKind(StrEnum):
-    """How a delivery leaves the house."""
+    """How a delivery is sent."""
 
     WEBHOOK = "webhook"  # of an event, to an endpoint or a callback
     MESSAGE = "message"  # of a conversation, to its channel
 
 
 class DeliveryStatus(StrEnum):
-    """Where a delivery stands.
-
-    A doubtful one is `uncertain` where its receiver could not know a second one for a repeat; a webhook is sent again
-    under its id instead.
-    """
+    """State of a delivery; `uncertain`: it may have arrived, and the receiver cannot detect a repeat."""
 
     PENDING = "pending"
     SENDING = "sending"
@@ -58,29 +53,23 @@ LADDER = (
     timedelta(hours=20),
     timedelta(hours=24),
 )
-"""The pauses after the first attempts; after the last one the delivery has failed.
-
-Those of Standard Webhooks (Retries), and two more at the beginning: most receivers that are away are only restarted.
-"""
+"""Pauses after failed attempts: those of Standard Webhooks, and two short ones for restarts."""
 
 LONGEST_PAUSE = LADDER[-1]
-"""The longest `Retry-After` that is honoured."""
+"""Maximum honoured `Retry-After`."""
 
 LONGEST_WAITED = timedelta(days=4)
-"""How long after its event a delivery's receiver may ask for waits that do not count as attempts."""
+"""How long after the event waits do not count as attempts."""
 
 _LONGEST_WAIT = 4
-"""The rung of the ladder that waits climb to."""
+"""Maximum rung of the ladder for waits."""
 
 _SPREAD = 0.1
-"""By how much a pause may be longer, so that what failed together does not come back together."""
+"""Maximum jitter of a pause."""
 
 
 def delivery_pause(attempt: int, retry_after: timedelta | None, jitter: float) -> timedelta | None:
-    """Return how long after a failed attempt, counted from 1, the next one comes; None when there is none.
-
-    What the receiver asked for (`retry_after`) is the least, within a day; `jitter` is drawn from [0, 1).
-    """
+    """Return the pause after a failed attempt (from 1), at least `retry_after`; None: give up."""
     if attempt > len(LADDER):
         return None
     pause = LADDER[attempt - 1] * (1 + _SPREAD * jitter)
@@ -88,18 +77,19 @@ def delivery_pause(attempt: int, retry_after: timedelta | None, jitter: float) -
 
 
 def asks_to_wait(status: int | None, retry_after: timedelta | None) -> bool:
-    """Say whether the receiver is there and asks for a wait: 429 or 503 with `Retry-After`."""
+    """Return whether the receiver answers 429 or 503 with `Retry-After`."""
     return status in _ASK_TO_WAIT and retry_after is not None
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """What became of an attempt: it was sent, or comes `again` after a pause, or has failed for good.
+    """The result of an attempt: sent, to be repeated `again` after a pause, or failed.
 
-    `is_gone` says that the receiver wants to hear no more. Of one that `is_uncertain` nobody knows whether it has
-    arrived. After it everything to its channel waits for `pause`; a `problem` is one of the whole channel. The
-    receiver calls what was sent `external_id`, and its thread `moved_to` from now on. Where it only asked for a wait
-    (`is_wait`), the attempt does not count.
+    `is_gone`: the receiver wants no more. `is_uncertain`: it may have arrived. `pause` holds up the whole channel,
+    and
+    `problem` concerns it. `external_id` is the receiver's id, `moved_to` its thread's new name. With `is_wait` the
+    attempt
+    does not count.
     """
 
     error: ErrorRecord | None = None
@@ -136,10 +126,7 @@ def after_response(
     age: timedelta = _NEW,
     waits: int = 0,
 ) -> DeliveryOutcome:
-    """Return what an answer means for a delivery of this `age` after so many `tries`, this one included, and `waits`.
-
-    Every status but a success is a failure, a redirect too: nobody has checked where that leads.
-    """
+    """Return the result of an answer after `tries`, including this one; redirects fail unchecked."""
     if 200 <= status < 300:
         return DeliveryOutcome(response_status=status)
     if status == _GONE:
@@ -157,11 +144,11 @@ def after_response(
 
 
 HAND_BACK_PAUSE = timedelta(seconds=15)
-"""Until another attempt, perhaps of another worker, at what this process could not send as it is configured."""
+"""Pause before another worker tries what this one cannot send."""
 
 
 def handed_back(error: ErrorRecord) -> DeliveryOutcome:
-    """Return the outcome of an attempt for which this process lacks something: it is no try of the receiver's."""
+    """Return the result of an attempt that this process cannot make; it does not count."""
     return DeliveryOutcome(error, HAND_BACK_PAUSE, is_wait=True)
 
 
@@ -175,10 +162,9 @@ def after_failure(
     age: timedelta = _NEW,
     waits: int = 0,
 ) -> DeliveryOutcome:
-    """Return what an error means for a delivery that was tried so often: one that is not `retryable` is the last.
+    """Return the result of an error after `tries`; one that is not `retryable` is final.
 
-    A wait that the receiver asks for is no attempt, until the delivery is older than `LONGEST_WAITED`; it is longer
-    after so many `waits` before, up to five minutes unless the receiver asks for more.
+    A wait that the receiver asks for is no attempt before `LONGEST_WAITED`; repeated `waits` grow to five minutes.
     """
     if asks_to_wait(response_status, retry_after) and age < LONGEST_WAITED:
         return DeliveryOutcome(
@@ -190,12 +176,12 @@ def after_failure(
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery that is to be sent to the address `target` now.
+    """A delivery to send to `target` now.
 
-    `attempt` is its fencing token, `tries` which try it is since it was asked for. A callback has no endpoint. A
-    message goes to a `channel`, whose `config` is null where nobody sends to it any more; so many of its `parts` have
-    arrived, and one that `is_doubtful` perhaps more. Its body is empty where the conversation does not say it any
-    more. Its `age` counts from its event.
+    `attempt` is its fencing token, `tries` counts since the request. A callback has no endpoint. A message goes to a
+    `channel` (`config` null: disabled); `parts` have arrived, more if `is_doubtful`; its body is empty if it was
+    erased.
+    `age` counts from its event.
     """
 
     id: UUID
@@ -226,22 +212,22 @@ EVENTS = (
     "batch.cancelled",
     "channel.problem",
 )
-"""What an endpoint can be told; `job.*`, `batch.*` and `channel.*` stand for all of their kind."""
+"""Events for endpoints; `job.*`, `batch.*` and `channel.*` match all of a kind."""
 
 MAX_TARGET_CHARS = 2_000
 
 EVENT_NAMES = (*EVENTS, *dict.fromkeys(f"{event.partition('.')[0]}.*" for event in EVENTS))
-"""What an endpoint may name."""
+"""Names that endpoints may use."""
 
 
 def checked_url(
     url: str, field: str, allowed: Collection[str] = (), setting: str = "PLANQ_WEBHOOK_ALLOW_HOSTS"
 ) -> str:
-    """Return an address that something may be sent to; raises `InvalidRequest`, which names the `field`.
+    """Return an address for deliveries; raises `InvalidRequest` naming the `field`.
 
-    An address of a private network, and this machine, are refused unless the host is among `allowed` (`host` or
-    `host:port`, in lower case), which `setting` lists. What a name leads to is known only when something is sent: it
-    is checked again then.
+    Private networks and this machine are refused unless the host is in `allowed` (`host` or `host:port`, lower case),
+    the
+    setting `setting`. Names are resolved and checked at sending.
     """
     if len(url) > MAX_TARGET_CHARS:
         raise InvalidRequest(f"{field}: expected at most {MAX_TARGET_CHARS} characters, found {len(url)}")
@@ -266,7 +252,7 @@ def checked_url(
 
 
 def checked_events(events: Sequence[str]) -> list[str]:
-    """Return names of events, each once, in the order given; raises `InvalidRequest` for none, or an unknown one."""
+    """Return unique names of events; raises `InvalidRequest` for none or an unknown one."""
     unknown = [event for event in events if event not in EVENT_NAMES]
     if unknown or not events:
         found = ", ".join(repr(capped(event, 40)) for event in unknown[:10]) or "none"
@@ -288,26 +274,23 @@ def _why_local(host: str) -> str | None:
 
 
 SIGNING_ENTROPY_BYTES = 32
-"""What one secret takes; the standard wants 24 to 64 bytes."""
+"""Random bytes of a secret; the standard wants 24 to 64."""
 
 OVERLAP = timedelta(hours=24)
-"""How long after a rotation the secret before signs too."""
+"""How long the previous secret also signs after a rotation."""
 
 _PREFIX = "whsec_"
 
 
 def signing_secret(entropy: bytes) -> str:
-    """Return the secret that these fresh random bytes (`SIGNING_ENTROPY_BYTES`) make."""
+    """Return the secret of fresh random bytes (`SIGNING_ENTROPY_BYTES`)."""
     if len(entropy) != SIGNING_ENTROPY_BYTES:
         raise ValueError(f"expected {SIGNING_ENTROPY_BYTES} random bytes, found {len(entropy)}")
     return _PREFIX + base64.b64encode(entropy).decode()
 
 
 def signed_headers(message_id: str, moment: datetime, body: str, secrets: Sequence[str]) -> Mapping[str, str]:
-    """Return the headers of an attempt that is made at a moment in UTC, signed by each of the secrets.
-
-    The receiver knows a repeat by `webhook-id`; the time is the attempt's own.
-    """
+    """Return an attempt's headers at a UTC time, signed by each secret; `webhook-id` detects repeats."""
     if moment.utcoffset() != timedelta(0):
         # `sign` takes any time for one in UTC (standardwebhooks 1.1).
         raise ValueError(f"expected a time in UTC, found {moment.isoformat()}")

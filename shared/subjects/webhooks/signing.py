@@ -1,7 +1,6 @@
-"""The secrets that deliveries are signed with: one of each endpoint, and one of each tenant for its callbacks.
+"""Signing secrets: one per endpoint, one per tenant for callbacks, one per tenant for inbound posts.
 
-Another one of each tenant proves what is posted to its channels: whoever is only to verify what planq sends cannot
-speak for anybody.
+The inbound one is separate, so that whoever verifies planq's deliveries cannot post as a channel.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ _INBOUND = "webhook/inbound/"
 
 
 class SigningSecrets:
-    """The signing secrets of a database, for whoever holds the master keys, newest first.
+    """Signing secrets, stored and sealed like tenants' secrets; `masters` newest first.
 
-    They lie among the secrets of tenants, sealed like those, and are sealed anew with them. `learned` is told of each
-    secret that is opened or made, before anybody else, so that it can be kept out of logs.
+    `learned` gets each opened or made secret first, to redact it in logs.
     """
 
     def __init__(
@@ -38,10 +36,9 @@ class SigningSecrets:
         self._learned = learned
 
     async def of(self, tenant_id: str, endpoint_id: UUID | None) -> Sequence[str]:
-        """Return what signs for an endpoint, or with None for the callbacks of a tenant, newest first.
+        """Return an endpoint's secrets, or (None) a tenant's for callbacks, newest first; made if missing.
 
-        Where there is none it is made. After a rotation it is two for a while. Raises `Misconfigured` without a
-        master key, or where none of them opens a secret.
+        Raises `Misconfigured` without a master key, or if none opens a secret.
         """
         newest_master(self._masters)
         prefix = _prefix(endpoint_id)
@@ -52,27 +49,20 @@ class SigningSecrets:
         return found
 
     async def rotate(self, tenant_id: str, endpoint_id: UUID | None) -> str:
-        """Make another secret, and return it; the one before signs too for a day, older ones no more.
-
-        Raises `Misconfigured` without a master key.
-        """
+        """Make and return a new secret; the previous one also signs for a day. Raises like `of`."""
         prefix = _prefix(endpoint_id)
         return await self._add("rotate_signing_secret", tenant_id, f"{prefix}{new_id()}", prefix, overlap=OVERLAP)
 
     async def inbound(self, tenant_id: str) -> Sequence[str]:
-        """Return what proves a post to a tenant's channels, newest first.
-
-        A tenant that connected its channels before there was a secret of this direction has that of its callbacks,
-        until `begin_inbound`. Raises `Misconfigured` as `of` does.
-        """
+        """Return the secrets of posts to a tenant's channels, newest first; before `begin_inbound` the callbacks'."""
         newest_master(self._masters)
         found = await self._stored(tenant_id, _INBOUND)
         return found or await self._stored(tenant_id, _CALLBACKS)
 
     async def begin_inbound(self, tenant_id: str, *, keeps_callbacks: bool = True) -> str:
-        """Return the newest secret that proves a post to a tenant's channels; make it where there is none.
+        """Return the newest inbound secret, made if missing.
 
-        With `keeps_callbacks` that of the callbacks proves a post for another day. Raises `Misconfigured` as `of`.
+        With `keeps_callbacks` the callbacks' secret is valid for another day. Raises like `of`.
         """
         newest_master(self._masters)
         found = await self._stored(tenant_id, _INBOUND)
@@ -84,7 +74,7 @@ class SigningSecrets:
         return found[0]
 
     async def rotate_inbound(self, tenant_id: str) -> str:
-        """Make another secret for posts to channels, and return it; the one before proves them for another day."""
+        """Make and return a new inbound secret; the previous one is valid for another day."""
         await self.begin_inbound(tenant_id)
         return await self._add("rotate_signing_secret", tenant_id, f"{_INBOUND}{new_id()}", _INBOUND, overlap=OVERLAP)
 

@@ -1,4 +1,4 @@
-"""The tables of webhook endpoints, of channels, and of the deliveries to both."""
+"""The tables of webhook endpoints, channels, and deliveries."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ _NOT_SENT = "status IN ('uncertain', 'failed')"
 
 
 class EndpointRow(SQLModel, table=True):
-    """Where a tenant is told of `events`: names as `job.completed`, or `job.*`.
-
-    One that `is_disabled` is told nothing, for its `disabled_reason` where planq did that by itself.
-    """
+    """A receiver of a tenant's `events` (`job.completed`, `job.*`); `disabled_reason` is planq's."""
 
     __tablename__ = "endpoints"
     __table_args__ = (Index("ix_endpoints_listing", "tenant_id", "id"),)
@@ -45,10 +42,11 @@ class EndpointRow(SQLModel, table=True):
 
 
 class ChannelRow(SQLModel, table=True):
-    """A channel of a tenant whose replies are sent, where its `config` says; others wait to be fetched.
+    """A tenant's channel with sent replies, by `config`; other channels' replies are fetched.
 
-    One that `knows_repeats` can tell by its id a message that comes twice. Who posts its messages proves it by what
-    has the digest `secret_hash`. Nothing is sent before `paused_until`. The `problem` is why it cannot be sent to.
+    A receiver that `knows_repeats` detects them by id. Inbound posts have a secret with the digest `secret_hash`.
+    Nothing
+    is sent before `paused_until`, or with a `problem`.
     """
 
     __tablename__ = "channels"
@@ -67,17 +65,17 @@ class ChannelRow(SQLModel, table=True):
 
 
 class DeliveryRow(SQLModel, table=True):
-    """One message to one receiver: an endpoint, at its present address, a callback, at its `target`, or a channel.
+    """One message to an endpoint, a callback (`target`), or a channel.
 
-    The `body` is the same in every attempt, and so is the `id`, by which the receiver knows a repeat. Of one
-    `recipient` only so many are sent at once. A pending one is due at `run_at`; while one is sent that is the time at
-    which its worker is not waited for any more. Of its attempts the `earlier` ones do not count: they were made
-    before somebody asked for it again, or their receiver asked for a wait. `external_id` is the receiver's own name
-    for what was sent.
+    `body` and `id`, which detects repeats, never change. Each `recipient` has limited concurrency. `run_at` is when
+    it is
+    due, or, while it is sent, when its worker is given up. The `earlier` attempts do not count: before a redelivery,
+    or the
+    receiver asked for a wait. `external_id` is the receiver's id.
 
-    To a `channel` goes the message `message_id` of a conversation, or the question `question_id`, whose texts
-    stand there alone; of one conversation one after the other. Of its parts so many have arrived; it was sent with
-    unknown result `doubts` times.
+    A `channel` gets the message `message_id` or question `question_id`, in order per conversation; `parts` have
+    arrived, and
+    it was sent with unknown result `doubts` times.
     """
 
     __tablename__ = "deliveries"
