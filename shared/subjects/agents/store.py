@@ -1,7 +1,7 @@
-"""Agents and skills as callers store them: documents with versions, never changed once they are stored.
+"""Versioned documents of agents and skills; a stored version never changes.
 
-A document that is stored again unchanged keeps its version; any other becomes the next one. What is retired can be
-named by no new job, and stays for the jobs that pinned it. Retention deletes what was replaced and nobody pins.
+An unchanged document keeps its version. A retired one serves only the jobs that pinned it. Retention deletes replaced
+versions that nobody pins.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound, cap
 from planq.shared.platform.values.decoding import decode
 
 _LOOKS = 10
-"""How often a version is tried that others keep taking; each time at least one of them has got on."""
+"""Maximum tries for a version number; each time another writer has succeeded."""
 
 _MOST_NAMED = 50
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """One version of an agent or a skill: `content` is the JSON text of an agent's document, or a skill's text."""
+    """One version; `content` is an agent's JSON text, or a skill's text."""
 
     name: str
     version: int
@@ -43,7 +43,7 @@ class StoredDocument:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """Which version a document has now; `is_new` says whether it was stored by this call."""
+    """A document's version; `is_new`: this call stored it."""
 
     version: int
     created_at: datetime
@@ -69,10 +69,11 @@ class DocumentStore:
         strategy: str | None = None,
         loop: Mapping[str, Any] | None = None,
     ) -> PutResult:
-        """Store a document that has been checked, unless the version in use is the same character by character.
+        """Store a checked document, unless the version in use is identical.
 
-        `skills`, `strategy` and `loop` are what an agent's document says of these; `skills` is None for a skill.
-        Idempotent. Raises `Conflict` where others keep storing the same name at this moment.
+        `skills`, `strategy` and `loop` are an agent's; `skills` is None for a skill. Idempotent. Raises `Conflict` if
+        others
+        keep storing the name.
         """
         given: dict[str, Any] = {"content": content, "digest": sha256(content.encode()).hexdigest()}
         if skills is not None:
@@ -84,7 +85,7 @@ class DocumentStore:
         raise Conflict(f"{self._kind} {name!r} is being stored by others all the time; send it again")
 
     async def get(self, tenant_id: str, name: str, version: int | None = None) -> StoredDocument:
-        """Return a version, retired ones too, or the newest in use; raises `NotFound` that names what there is."""
+        """Return a version, also retired, or the newest in use; raises `NotFound` naming known ones."""
         row = await self._database.fetch_one(
             f"get_{self._kind}", tenant_id=tenant_id, name=storable(name), version=version
         )
@@ -93,7 +94,7 @@ class DocumentStore:
         return StoredDocument.of(row)
 
     async def newest(self, tenant_id: str, names: Collection[str]) -> Mapping[str, int]:
-        """Return the newest version in use of each of these documents; what is not in use is left out."""
+        """Return the newest versions in use, by name."""
         if not names:
             return {}
         rows = await self._database.fetch_all(
@@ -102,18 +103,18 @@ class DocumentStore:
         return {row["name"]: row["version"] for row in rows}
 
     async def in_use(self, tenant_id: str, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the newest document in use of each of these names; what is not in use is left out."""
+        """Return the newest documents in use, by name."""
         wanted = list(dict.fromkeys(storable(name) for name in names))
         rows = await self._database.fetch_all(f"{self._kind}s_in_use", tenant_id=tenant_id, names=wanted)
         return {row["name"]: row["document"] for row in rows}
 
     async def page(self, tenant_id: str, *, after: str = "", limit: int) -> Sequence[StoredDocument]:
-        """Return at most `limit` documents in use, each in its newest version, in the order of their names."""
+        """Return the newest versions of at most `limit` documents in use, sorted by name."""
         rows = await self._database.fetch_all(f"list_{self._kind}s", tenant_id=tenant_id, after=after, limit=limit)
         return [StoredDocument.of(row) for row in rows]
 
     async def retire(self, tenant_id: str, name: str) -> None:
-        """Take a document out of use, every version of it; raises `NotFound` when none is in use."""
+        """Retire all versions of a document; raises `NotFound`."""
         if not await self._database.execute(f"retire_{self._kind}", tenant_id=tenant_id, name=storable(name)):
             raise await self._missing(tenant_id, name, None)
 
@@ -134,14 +135,14 @@ class DocumentStore:
 
 @dataclass(frozen=True, slots=True)
 class PinnedAgent:
-    """An agent as a new job of it gets it, with the newest versions of those of its skills that are there."""
+    """An agent for a new job, with the newest versions of its stored skills."""
 
     version: int
     document: AgentDocument
     skills: Mapping[str, int]
 
     def skill_versions(self) -> list[int]:
-        """Return the version of each skill that the document lists; raises `InvalidRequest` where one lacks."""
+        """Return the version of each listed skill; raises `InvalidRequest` if one is missing."""
         if missing := [name for name in self.document.skills if name not in self.skills]:
             listed = ", ".join(repr(capped(name, 80)) for name in missing[:_MOST_NAMED])
             raise InvalidRequest(
@@ -153,16 +154,13 @@ class PinnedAgent:
         return Strategy(self.document.strategy or default)
 
     def loop(self, above: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
-        """Return the document's loop block as it is stored with a job; raises `InvalidRequest` for a broken one.
-
-        Of `above`, the block of the job that this one is made for, the policy counts too.
-        """
+        """Return the stored form of the loop block, with the policy of the parent job's `above`."""
         policy = (above or {}).get("policy")
         block = merged(self.document.loop_block(), None if policy is None else parse_block({"policy": policy}))
         return None if block is None else block.to_json()
 
     def model_or(self, default: str) -> str:
-        """Return the model that the document names, else `default`; raises `InvalidRequest` for one that is none."""
+        """Return the document's model, or `default`; raises `InvalidRequest`."""
         if self.document.model is None:
             return default
         model = self.document.options(model=default).model
@@ -180,9 +178,9 @@ async def pin_agent(
     *,
     may_be_retired: bool = False,
 ) -> PinnedAgent:
-    """Return a version of an agent, without one the newest in use; raises `NotFound` where there is none.
+    """Return a version of an agent, or the newest in use; raises `NotFound`.
 
-    What is retired is named by nobody anew; it may be where a conversation has begun with it.
+    A retired one only works in conversations that began with it.
     """
     stored = await agents.get(tenant_id, name, version)
     if stored.retired_at is not None and not may_be_retired:
@@ -194,10 +192,7 @@ async def pin_agent(
 async def with_prompt(
     skills: DocumentStore, tenant_id: str, loop: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Return a job's loop block with the text of the skill that its prompt names, in the version in use now.
-
-    Raises `InvalidRequest` for a skill that is not there, and for one that is no prompt template.
-    """
+    """Return a loop block with the text of its prompt's skill; raises `InvalidRequest` if missing or no template."""
     prompt = (loop or {}).get("prompt") or {}
     if loop is None or prompt.get("name") is None or prompt.get("text") is not None:
         return loop

@@ -1,4 +1,4 @@
-"""Channels whose replies are sent: how a tenant's are connected, and found when somebody posts there."""
+"""Channels that send replies: connect and find them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planq.shared.subjects.tenants.directory import no_tenant
 
 @dataclass(frozen=True, slots=True)
 class StoredChannel:
-    """A channel that is sent to; the `problem` is why it cannot be, at the moment."""
+    """A channel that sends; with a `problem` it cannot now."""
 
     name: str
     kind: ChannelKind
@@ -40,8 +40,6 @@ class StoredChannel:
 
 
 class ChannelStore:
-    """The channels of all tenants."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -53,7 +51,7 @@ class ChannelStore:
         config: Mapping[str, Any],
         secret_hash: str | None = None,
     ) -> None:
-        """Send what is said on a channel from now on, in the place of what was known of it; raises `NotFound`."""
+        """Connect a channel, replacing its configuration; raises `NotFound`."""
         stored = await self._database.execute(
             "connect_channel",
             tenant_id=tenant_id,
@@ -70,19 +68,17 @@ class ChannelStore:
         return [_stored(row) for row in await self._database.fetch_all("list_channels", tenant_id=tenant_id)]
 
     async def troubled(self, limit: int) -> Sequence[Row]:
-        """Return channels of all tenants that cannot be sent to, at most so many: `tenant_id`, `name`, `problem`, and
-        how many there are, `n`.
-        """
+        """Return at most `limit` channels with a problem: `tenant_id`, `name`, `problem`, and their total `n`."""
         return await self._database.fetch_all("troubled_channels", limit=limit)
 
     async def find(self, tenant_id: str, name: str) -> StoredChannel | None:
-        """Return a channel of a tenant, None where it is not sent to, or there is no such tenant."""
+        """Return a tenant's channel, None if it does not send or exist."""
         given = {"tenant_id": storable(tenant_id), "name": storable(name)}  # they come from addresses
         row = await self._database.fetch_one("get_channel", **given)
         return None if row is None else _stored(row)
 
     async def move(self, tenant_id: str, name: str, before: str, after: str) -> None:
-        """Know a thread of a channel, and those below it, by another name from now on."""
+        """Rename a thread of a channel, and those below it."""
         await self._database.execute("move_thread", tenant_id=tenant_id, channel=name, before=before, after=after)
 
     async def asks_in(self, tenant_id: str, name: str, thread: str, job_id: UUID) -> bool:
@@ -90,12 +86,12 @@ class ChannelStore:
         return await self._database.fetch_one("turn_of_thread", **given) is not None
 
     async def hold_polling(self, tenant_id: str, name: str, holder: UUID, lease: timedelta) -> bool:
-        """Fetch the messages of a channel for so long, alone; False where another one does. No time gives it up."""
+        """Poll a channel alone for `lease` (0: release); False if another process does."""
         given = {"tenant_id": tenant_id, "name": name, "holder": holder, "seconds": lease.total_seconds()}
         return await self._database.execute("hold_polling", **given) > 0
 
     async def disconnect(self, tenant_id: str, name: str) -> None:
-        """Send nothing to a channel any more: what waits fails. Raises `NotFound`."""
+        """Disconnect a channel; waiting replies fail. Raises `NotFound`."""
         if not await self._database.execute("disconnect_channel", tenant_id=tenant_id, name=name):
             raise NotFound(f"the tenant {tenant_id!r} sends to no channel {name[:80]!r}")
 

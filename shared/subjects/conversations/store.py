@@ -1,7 +1,6 @@
-"""Conversations in the store: messages come in, turns are settled, callers look.
+"""Conversations: receive messages, settle turns, list.
 
-Every inbound message is one call of `planq_receive_message`, and so one commit: the message, its job and the first
-event are stored together, or nothing is.
+One call of `planq_receive_message`, and so one commit, stores a message with its job and first event.
 """
 
 from __future__ import annotations
@@ -37,17 +36,18 @@ from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """A message that has been checked, and what is to be made of it.
+    """A checked message, and how to handle it.
 
-    Without a `thread` it begins a conversation. When it comes again it is known by `source_id`, the channel's own id
-    of it in its conversation, or by the `idempotency_key` of its request, whose digest is `request_hash`. Both stay
-    with the message, so its `submission` has no key. The `policy` is the tenant's and gives way to the
-    conversation's own. With `debounce_ms` its job waits that long for further messages, which are added to it, at
-    most `debounce_most_ms`. Kinds of attempts to steer a model that are `suspected` in its text become an event.
-    Where it answers no question of the turn that it would wait for, it `cancels_questions` of it, or is kept waiting.
-    One that `is_job` was sent as a job: it is a turn as it is, answers no question and is added to no other.
-    The agent that it names itself is `named_agent`, that of its channel or tenant `default_agent`; its submission is
-    made for the nearest of these and of the conversation's own.
+    Without a `thread` it begins a conversation. Repeats are detected by `source_id`, the channel's id, or the
+    request's
+    `idempotency_key` with the digest `request_hash`; so its `submission` has no key. The conversation's policy wins
+    over
+    `policy`. With `debounce_ms` its job waits that long for more messages, at most `debounce_most_ms`. `suspected`
+    kinds of
+    prompt injection become an event. If it answers no question of the turn before it, it `cancels_questions` or
+    waits. With
+    `is_job` it is a turn of its own. The submission is for `named_agent`, else the conversation's, else
+    `default_agent`.
     """
 
     submission: Submission
@@ -71,10 +71,7 @@ class Inbound:
 
 
 class OtherAgent(Exception):
-    """A message is for another agent, or another version, than its submission was made for; nothing is stored.
-
-    `agent` is the one, None for none; with a version it is the one that the conversation keeps.
-    """
+    """The submission is for the wrong agent or version; nothing is stored. `agent` is the right one, or None."""
 
     def __init__(self, agent: NamedAgent | None) -> None:
         super().__init__(agent)
@@ -82,7 +79,7 @@ class OtherAgent(Exception):
 
 
 class Arrival(StrEnum):
-    """What has become of an inbound message."""
+    """The result for an inbound message."""
 
     ACCEPTED = "accepted"  # it has a job of its own, which may have to wait for its turn
     DUPLICATE = "duplicate"  # it came before, and nothing is stored
@@ -102,12 +99,13 @@ class AnsweredQuestion:
 
 @dataclass(frozen=True, slots=True)
 class InboundResult:
-    """What has become of a message.
+    """The result for a message.
 
-    `job_id` is the job that answers it, the earlier one for a duplicate; nothing was stored of one that is rejected.
-    The caller publishes `wakes`, and announces the jobs in `ended`, which were cancelled for it. It `answered` a
-    question, or answers none and waits behind the one it `missed`. `later` is the wake-up of a job that waits for
-    further messages, and in how many seconds it is due.
+    `job_id` answers it (a duplicate's is the earlier job). The caller publishes `wakes` and announces the cancelled
+    jobs
+    `ended`. It `answered` a question, or waits behind the one it `missed`. `later` is a debounced job's wake-up with
+    its
+    delay in seconds.
     """
 
     outcome: Arrival
@@ -126,7 +124,7 @@ class InboundResult:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """What is stored of a message; `job` is the JSON text of the one that it may become."""
+    """The stored message; `job` is JSON text of its job."""
 
     fields: Mapping[str, Any]
     job: str
@@ -156,13 +154,13 @@ class ConversationStore:
         self._arrivals = Batcher(self._store)
 
     async def receive(self, inbound: Inbound) -> InboundResult:
-        """Store a message and make a job of it, or do with it what the policy of its conversation says.
+        """Store a message and its job, or apply the conversation's policy.
 
-        Of the same `source_id` in the same conversation there is one message, however often it comes and at once; so
-        it is with the same key. Without a thread that is the conversation that the message began when it came first.
-        Raises `Conflict` where what came first is another message, `Erased` where it was erased, `OtherAgent` where
-        the submission is made for another agent than its conversation has, `InvalidRequest` for parts in front of
-        planq's own rules, and `ValueError` for a submission with a key.
+        A `source_id` or key is stored once per conversation; without a thread, in the conversation that it began.
+        Raises
+        `Conflict` if it was used for another message, `Erased` if erased, `OtherAgent` for a submission with the
+        wrong
+        agent, `InvalidRequest` for parts with the model `offline`, and `ValueError` for a submission with a key.
         """
         if inbound.submission.idempotency_key is not None:
             raise ValueError("an idempotency key is the message's; its submission has none")
@@ -187,7 +185,7 @@ class ConversationStore:
         return replace(received, wakes=[*wakes, *received.wakes])
 
     async def _store(self, messages: Sequence[_Message]) -> Sequence[Mapping[str, Any]]:
-        """Store messages in one commit, by conversation: batches that wait for each other's rows would not end."""
+        """Store messages in one commit, sorted by conversation to avoid deadlocks."""
         order = sorted(range(len(messages)), key=lambda place: messages[place].conversation)
         # One text: psycopg searches each of an array for what to escape, which took a sixth of the time.
         arrivals = ",".join(messages[place].text for place in order)
@@ -198,10 +196,10 @@ class ConversationStore:
     async def _answer(
         self, inbound: Inbound, message: Mapping[str, Any], questions: Sequence[Row]
     ) -> InboundResult | None:
-        """Answer the oldest of the questions that the message fits; one with parts beside its text fits none.
+        """Answer the oldest question that a message without parts fits.
 
-        Raises `Conflict` while one of them asks for a secret, unless the message declines or cancels it: nothing of
-        the message is stored then.
+        Raises `Conflict` if a question asks for a secret, unless the message declines or cancels it; stores nothing
+        then.
         """
         by = AnsweredBy(storable(inbound.user_id) or None, inbound.channel)
         for row in questions:
@@ -222,10 +220,7 @@ class ConversationStore:
         return None
 
     async def _cancel(self, inbound: Inbound, questions: Sequence[Row]) -> list[Wake]:
-        """Cancel the questions of the active turn, as a person does; returns whom to wake.
-
-        Whether a call took effect stays open: that is not the writer's to decide.
-        """
+        """Cancel the active turn's questions, but those about an outcome; returns the wake-ups."""
         by = AnsweredBy(storable(inbound.user_id) or None, inbound.channel, "another message came")
         store, wakes = QuestionStore(self._database), list[Wake]()
         for row in questions:
@@ -238,7 +233,7 @@ class ConversationStore:
     async def page(
         self, tenant_id: str, *, channel: str | None, thread: str | None, below: UUID | None, limit: int
     ) -> Sequence[Row]:
-        """Return at most `limit` conversations, newest first, older than the conversation `below` if given."""
+        """Return at most `limit` conversations, newest first, older than `below`."""
         return await self._database.fetch_page(
             "list_conversations", tenant_id=tenant_id, channel=channel, thread=thread, below=below, limit=limit
         )
@@ -252,7 +247,7 @@ class ConversationStore:
     async def messages(
         self, tenant_id: str, conversation_id: UUID, *, below: int | None, limit: int
     ) -> Sequence[Row]:
-        """Return at most `limit` rows of a conversation, newest first, with sequences below `below` if given."""
+        """Return at most `limit` rows of a conversation, newest first, below a sequence."""
         return await self._database.fetch_all(
             "list_conversation_messages",
             tenant_id=tenant_id,
@@ -262,7 +257,7 @@ class ConversationStore:
         )
 
     async def messages_of_job(self, tenant_id: str, job_id: UUID) -> Sequence[Row]:
-        """Return the rows of a job, oldest first: those of its turn, and its chained tool's until that is settled."""
+        """Return a job's rows, oldest first, with its chained tool's until it is settled."""
         return await self._database.fetch_all("list_job_messages", tenant_id=tenant_id, job_id=job_id)
 
     async def begin(
@@ -275,10 +270,7 @@ class ConversationStore:
         agent: NamedAgent | None,
         follows_agent: bool,
     ) -> UUID | None:
-        """Store a conversation without a message, under its own id where it has no thread; None where it is there.
-
-        A version of the `agent` is the one that it keeps.
-        """
+        """Store a conversation without a message, maybe pinning an agent's version; None if it exists."""
         made = new_id()
         row = await self._database.fetch_one(
             "begin_conversation",
@@ -302,10 +294,7 @@ class ConversationStore:
         agent: NamedAgent | None,
         follows_agent: bool,
     ) -> None:
-        """Set a conversation's own policy and agent, None for the tenant's, and whether it takes messages.
-
-        A version of the `agent` is the one that it keeps from now on.
-        """
+        """Set a conversation's policy and agent (None: the tenant's), and whether it takes messages."""
         await self._database.execute(
             "change_conversation",
             tenant_id=tenant_id,
@@ -317,11 +306,11 @@ class ConversationStore:
         )
 
     async def erase(self, tenant_id: str, conversation_id: UUID) -> Sequence[UUID]:
-        """Remove all texts of a conversation and cancel its unfinished turns; returns the jobs that this ended.
+        """Remove all texts of a conversation and cancel its unfinished turns; returns the ended jobs.
 
-        What is counted stays, and so do the source ids, by which a message is known that comes again. A long one is
-        erased in pieces, each a commit, so that whoever writes to it waits for one of them; what comes meanwhile
-        stays. Who dies in between has erased a part: it may be repeated. Raises `NotFound`.
+        Counts and source ids stay, to detect repeats. It is erased in pieces, a commit each, so that writers wait
+        briefly;
+        messages that arrive meanwhile stay. May be repeated. Raises `NotFound`.
         """
         ended: list[UUID] = []
         progress: Mapping[str, Any] = {"until": None, "after": 0, "is_done": False}
@@ -335,26 +324,22 @@ class ConversationStore:
         return ended
 
     async def settle(self, job_id: UUID) -> Sequence[Wake]:
-        """Write down what a turn came to that has ended, and let the next one begin; returns whom to wake.
-
-        A child job's parent goes on instead. May be repeated, also for a job that has not ended: nothing happens.
+        """Store an ended turn's result and begin the next turn, or continue a parent; returns the wake-ups.
+        Repeatable.
         """
         return after_end(await serve_ends(self._database, [job_id]))
 
     async def job_of(self, tenant_id: str, message_id: UUID) -> UUID | None:
-        """Return the job that answers a message, None where there is no such message any more.
-
-        Of one that was to merge it is another one once the job that ran then has ended without taking it in.
-        """
+        """Return the job that answers a message now (merging may change it), None without the message."""
         row = await self._database.fetch_one("job_of_message", tenant_id=tenant_id, id=message_id)
         return None if row is None else row["job_id"]
 
     async def question_before(self, tenant_id: str, job_id: UUID) -> Row | None:
-        """Return the oldest question (`id`) of the turn (`job_id`) that a held turn waits for, None where none is."""
+        """Return the oldest question of the turn that a held turn waits for, or None."""
         return await self._database.fetch_one("question_before", tenant_id=tenant_id, job_id=job_id)
 
     async def reply(self, tenant_id: str, job_id: UUID) -> Row | None:
-        """Return the newest message with which a settled turn was answered, None where it is not there."""
+        """Return the newest answer of a settled turn, or None."""
         return await self._database.fetch_one("reply_of_job", tenant_id=tenant_id, job_id=job_id)
 
 
@@ -393,7 +378,7 @@ def _message(inbound: Inbound) -> dict[str, Any]:
 
 
 def _content(inbound: Inbound) -> Any:
-    """Return what is kept beside the text: of parts what they are, without their bytes, which are the job's."""
+    """Return the stored content: parts without their bytes, which are the job's."""
     parts = parts_of(inbound.submission.parts)
     if not parts:
         return inbound.content
@@ -401,7 +386,7 @@ def _content(inbound: Inbound) -> Any:
 
 
 def erased(conversation_id: UUID) -> Erased:
-    """Return the refusal for a message, or its answer, whose conversation was erased."""
+    """Return the error for a message of an erased conversation."""
     return Erased(f"conversation {conversation_id} was erased, and this message with it; send a new one")
 
 
@@ -455,7 +440,7 @@ async def _received(database: Database, value: Mapping[str, Any], submission: Su
 
 
 _ROWS = 200
-"""Maximum number of rows of a conversation that a turn is shown; tokens bound what a model gets of them."""
+"""Maximum rows for a turn's history; tokens limit what a model gets."""
 
 
 def plan_wake(begun: Mapping[str, Any]) -> Wake:
@@ -463,16 +448,17 @@ def plan_wake(begun: Mapping[str, Any]) -> Wake:
 
 
 class TurnReader:
-    """Reads the turns of conversations for the jobs that are shown them."""
+    """Reads the history of turns for their jobs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None = None) -> Turns:
-        """Return the rows of a conversation from before the turn of this job, newest first, at most 200.
+        """Return at most 200 rows before a job's turn, or before the turn `before`, newest first.
 
-        With `before`, return the rows from before that turn, whichever job asks. Every call of a tool is followed by
-        its response, unless the bound lies between them. The result does not change while the job runs.
+        Each tool call is followed by its response, unless the limit separates them. The result is stable while the
+        job
+        runs.
         """
         given = {"tenant_id": tenant_id, "conversation_id": conversation_id, "job_id": job_id, "before": before}
         return [

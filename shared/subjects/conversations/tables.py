@@ -1,4 +1,4 @@
-"""The tables of conversations; neither hangs on jobs, which retention removes before them."""
+"""The tables of conversations, which do not depend on jobs: retention removes these first."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from planq.shared.platform.columns import (
 
 
 class ConversationRow(SQLModel, table=True):
-    """A thread of one channel of a tenant, and what was used in it.
+    """A thread of a tenant's channel, and its usage.
 
-    `active_job_id` is the one job of it that has begun and not ended; all others are held until it has been settled.
-    Messages are numbered up to `last_sequence`, turns, in the order in which they began, up to `last_turn`. Without a
-    `policy` the tenant's holds. One that a message without a thread began has its own id as `thread`. By
-    `first_source_id`, that message's source id, the message finds it when it comes again. `missed_question_id` is
-    what the last message did not fit that the active turn asks, until that was put again. Its turns are those of its
-    `agent`, unless a message names another one: in the version that it keeps, or the newest where it `follows_agent`.
+    `active_job_id` is the only begun and unfinished job; others wait until it is settled. `last_sequence` numbers
+    messages,
+    `last_turn` turns in the order of their begin. `policy` null: the tenant's. A conversation begun without a thread
+    has
+    its id as `thread`, and is found by `first_source_id`. `missed_question_id` is what the last message did not
+    answer. Its
+    `agent` has a kept version, or the newest with `follows_agent`.
     """
 
     __tablename__ = "conversations"
@@ -71,7 +72,7 @@ class ConversationRow(SQLModel, table=True):
 
 
 class ConversationAgentRow(SQLModel, table=True):
-    """The version of an agent that a conversation keeps: the one with which the agent's first turn in it began."""
+    """The version of an agent that a conversation keeps, from the agent's first turn in it."""
 
     __tablename__ = "conversation_agents"
     __table_args__ = (Index("ix_conversation_agents_version", "tenant_id", "agent", "version"),)
@@ -84,14 +85,14 @@ class ConversationAgentRow(SQLModel, table=True):
 
 
 class ConversationMessageRow(SQLModel, table=True):
-    """One row of a conversation, in its order: words, or the call of a tool or its response.
+    """One row of a conversation in order: a message, a tool's call, or its response.
 
-    `source_id` is the channel's own id of an inbound message, unique in its conversation; `idempotency_key` came
-    with its request, whose digest is `request_hash`. It may have answered the question `answered_question_id`. The
-    outbound message of a turn without an answer has no text, and the reason in its metadata. The job need not be
-    there any more. All rows of a `turn` share its number; an inbound message has none while its job is held, or
-    while it merges: it came in that `round` of the job that runs, and its `submission` becomes a job of its own if
-    that one ends without taking it in.
+    `source_id` is the channel's id, unique per conversation; `idempotency_key` and `request_hash` are the request's.
+    A turn
+    without an answer has an empty outbound message with the reason in its metadata. Rows of a `turn` share its
+    number; an
+    inbound one has none while its job is held or it merges in a `round` of the running job: if that ends without it,
+    `submission` becomes a job. The job may be gone.
     """
 
     __tablename__ = "conversation_messages"
