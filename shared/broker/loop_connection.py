@@ -4,8 +4,7 @@ A publishing thread has to win the interpreter's lock from the loop that has jus
 the rest. A wake-up fits into the socket's buffer, so the loop can write it without waiting.
 
 This module neither connects nor repairs: it gets a logged-in socket, and at the first irregularity (an error reply,
-an
-end, silence) returns what was not confirmed.
+an end, silence) returns what was not confirmed.
 """
 
 from __future__ import annotations

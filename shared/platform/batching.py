@@ -27,8 +27,7 @@ class Batcher(Generic[Item, Result]):
     """Batches calls of one kind, on one event loop.
 
     `carry_out` returns the results of its items in order, all in one commit; if it fails, every call raises its
-    error. If
-    PostgreSQL refuses the batch for a defect, nothing was stored, and each item is tried alone.
+    error. If PostgreSQL refuses the batch for a defect, nothing was stored, and each item is tried alone.
     """
 
     def __init__(

@@ -41,9 +41,7 @@ def usable(folder: Path) -> Iterator[None]:
 
 
 def require_own(place: Path, *, others_may: int = 0o055) -> None:
-    """Raise `Misconfigured` if another user owns a place, or others have more rights than this mode; root may own
-    it.
-    """
+    """Raise `Misconfigured` if another user owns it, or others have more rights than the mode. Root may own it."""
     try:
         found = place.lstat()
     except FileNotFoundError:

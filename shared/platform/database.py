@@ -303,9 +303,8 @@ class Database:
         """Refuse to lend a connection that the server closed.
 
         A query each time would double the cost: only a connection with something to read is queried. After a restart
-        all
-        are dead, and psycopg_pool 3.3 would retry one after the other with growing pauses; the first dead one renews
-        all.
+        all are dead, and psycopg_pool 3.3 would retry one after the other with growing pauses; the first dead one
+        renews all.
         """
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
@@ -411,9 +410,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[DictRow]]:
-        """Lend a connection; raises `DatabaseUnavailable`; defects of SQL pass. A dead or read-only one renews
-        all.
-        """
+        """Lend a connection; raises `DatabaseUnavailable`; SQL errors pass. A dead or read-only one renews all."""
         since = monotonic()
         try:
             async with self._pool.connection() as connection:

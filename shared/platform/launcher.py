@@ -1,10 +1,8 @@
 """A script that ties a server to its parent process and changes its identity; then it becomes the server.
 
 It runs as `python -I -S launcher.py … -- COMMAND…` and ends in `exec`: a threaded parent cannot safely do this
-between
-fork and exec, and the kernel clears PR_SET_PDEATHSIG at every change of credentials (prctl(2)). Standard library
-only:
-the virtual environment is not on the path.
+between fork and exec, and the kernel clears PR_SET_PDEATHSIG at every change of credentials (prctl(2)). Standard
+library only: the virtual environment is not on the path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Structured logs over the standard library: JSON lines, or short lines for people.
 
 Secrets of the settings, credentials and queries of addresses are hidden. Libraries only log warnings, because they
-log
-full addresses; users' modules log everything. Lines during an attempt have its fields.
+log full addresses; users' modules log everything. Lines during an attempt have its fields.
 """
 
 from __future__ import annotations

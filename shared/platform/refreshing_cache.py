@@ -21,10 +21,8 @@ class RefreshingCache(Generic[Key, Value]):
     """Caches what `ask` returns for a key, for at most `seconds`; belongs to one event loop.
 
     A read after half of that time returns the cached value and starts a background refresh. Concurrent readers of a
-    key
-    share one call of `ask`, and its error. The `MOST_YOUNG` keys read last are refreshed until nobody has read them
-    for
-    `young_for` seconds or a refresh fails.
+    key share one call of `ask`, and its error. The `MOST_YOUNG` keys read last are refreshed until nobody has read
+    them for `young_for` seconds or a refresh fails.
     """
 
     def __init__(self, ask: Callable[[Key], Awaitable[Value]], seconds: float, *, young_for: float = 0.0) -> None:

@@ -1,8 +1,7 @@
 """Every setting with its unit and default. Only composition roots read them; other code gets values as arguments.
 
 Variables are the field names in capitals after `PLANQ_`; `DATABASE_URL`, `BROKER_URL` and `REDIS_URL` work without
-the
-prefix, as hosting platforms set them. Every process validates all settings first.
+the prefix, as hosting platforms set them. Every process validates all settings first.
 """
 
 from __future__ import annotations
@@ -514,8 +513,7 @@ class Settings(ModelServing):
         """How long before its lease ends a worker that cannot renew it begins to stop.
 
         Cancelled tools get half of it, then the process ends: it must be gone before the lease is over by the
-        database's
-        clock, which may differ from the worker's.
+        database's clock, which may differ from the worker's.
         """
         return timedelta(seconds=self.lease_seconds * _MARGIN_SHARE)
 

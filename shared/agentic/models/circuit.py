@@ -39,8 +39,7 @@ class Circuit:
     """Failures of `threshold` different jobs without a success in between open it; one success closes it.
 
     While open, one call passes per `probe_seconds` of a monotonic clock. The job that failed last waits for two
-    intervals:
-    its own request may be the fault.
+    intervals: its own request may be the fault.
     """
 
     threshold: int = 5

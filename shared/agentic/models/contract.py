@@ -67,8 +67,7 @@ class TurnPlanner(Protocol):
         """Ask the model once what to do after `transcript` (oldest first). Fails like `Planner.plan`.
 
         With `TurnForm.ANSWER` the text is not empty, and `tools` only keep the provider's cache. Otherwise a reply
-        may
-        be empty, unless it was cut off.
+        may be empty, unless it was cut off.
         """
         ...
 

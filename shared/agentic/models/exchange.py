@@ -193,10 +193,9 @@ class Background:
     """The background of a job's questions: of its tenant and its conversation.
 
     `tenant_prompt` is None outside conversations. `history` is the turns before, oldest first; `speaker` wrote this
-    one,
-    and `tells_people` says that messages name their writers. `planner_model` writes guides. `fallback_models` are
-    tried
-    in order. `tools` are the tenant's, in a turn. `insights` is for planners. `on_incomplete` is the tenant's.
+    one, and `tells_people` says that messages name their writers. `planner_model` writes guides. `fallback_models`
+    are tried in order. `tools` are the tenant's, in a turn. `insights` is for planners. `on_incomplete` is the
+    tenant's.
     """
 
     tenant_prompt: str | None = None

@@ -32,10 +32,9 @@ class ProviderTraits:
     """How a provider is reached.
 
     Its key is the first of `key_variables` that is set, or `PROVIDER_API_KEY`. `url` None: pydantic-ai knows it. With
-    a
-    `vendor` planq uses an OpenAI-compatible address, and the prefix finds the models' profiles: the vendor's SDK
-    would
-    bypass planq's limits. `sdk` is the needed module and planq's extra. `needs_key` None: unless an address is set.
+    a `vendor` planq uses an OpenAI-compatible address, and the prefix finds the models' profiles: the vendor's SDK
+    would bypass planq's limits. `sdk` is the needed module and planq's extra. `needs_key` None: unless an address is
+    set.
     """
 
     key_variables: tuple[str, ...] = ()

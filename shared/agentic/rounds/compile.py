@@ -1,9 +1,8 @@
 """From a model's calls of one round to steps: every call becomes a step, and one defect does not refuse the others.
 
 The model has to see the result of each call of `loop` and `react`. So an unknown tool or wrong arguments become a
-step
-that failed before it began, a call that needs its output a skipped one, and a repetition a step that names the first
-(docs/decisions.md, D17, D30, D31, D35, D36). Indices are those in the job; the first call is the step `base`.
+step that failed before it began, a call that needs its output a skipped one, and a repetition a step that names the
+first (docs/decisions.md, D17, D30, D31, D35, D36). Indices are those in the job; the first call is the step `base`.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ class CompiledRound:
     """A round, ready to be accepted: call i of `plan` is `steps[i]`, the step `base` + i of the job.
 
     `dropped` calls came after a question or an `abort`, and are not in `plan`. `blocked` steps repeat others.
-    `missing`
-    calls lack arguments and are worth one more question. `defects` made steps fail beforehand.
+    `missing` calls lack arguments and are worth one more question. `defects` made steps fail beforehand.
     """
 
     plan: Plan
@@ -97,9 +95,8 @@ def compile_round(
 
     `rounds` are the ones before, oldest first. With `verbatim`, arguments have no references and nothing is dropped.
     `broken` maps positions to why their arguments could not be read. Calls after the first `max_steps` fail by
-    policy.
-    Precondition: the plan comes from `structural_errors`, `interpret` or `interpret_turn`. Raises `PlanInvalid` only
-    if the order would need too many edges.
+    policy. Precondition: the plan comes from `structural_errors`, `interpret` or `interpret_turn`. Raises
+    `PlanInvalid` only if the order would need too many edges.
     """
     kept, dropped = (plan, 0) if verbatim else cut_short(plan)
     work = _Work(kept, tools, rounds, base, verbatim)

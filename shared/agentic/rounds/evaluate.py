@@ -51,10 +51,8 @@ def loop_variables(rounds: Sequence[RoundRecord], *, query: str, own: Mapping[st
     """Return the variables of expressions.
 
     `results`: for each step of all rounds `{index, name, args, result, error, code, round}`; `error` (its message)
-    and
-    `code` are null on success. `plan`: `{reasoning, steps: [{index, name, args}]}` of the last round that no rule
-    made;
-    `round`: the number of such rounds. `vars`: the block's `own`. `query`: the job's input.
+    and `code` are null on success. `plan`: `{reasoning, steps: [{index, name, args}]}` of the last round that no rule
+    made; `round`: the number of such rounds. `vars`: the block's `own`. `query`: the job's input.
     """
     planned = [record for record in rounds if record.source not in RULE_SOURCES]
     return {

@@ -80,8 +80,7 @@ def read_guide(said: Any, tools: Collection[str] | None) -> Guide | MalformedPla
     """Return the guide in a planner's text or decoded object; never raises.
 
     Tools that are not among `tools` become None; with None all names stay. Steps without number or description are
-    left
-    out, and those after the hundredth. Other defects refuse the guide.
+    left out, and those after the hundredth. Other defects refuse the guide.
     """
     document = said if isinstance(said, Mapping) else _object_in(str(said))
     if document is None:

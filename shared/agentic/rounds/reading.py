@@ -50,8 +50,7 @@ class TurnCalls:
     """The model wants these calls; only the plan's structure has been checked.
 
     Per call: `numbers` are the stated indices or None, `ids` the provider's or "". `broken` maps positions to defects
-    of
-    arguments; the plan has none there. The fields at `ignored` have no meaning, and are not in it.
+    of arguments; the plan has none there. The fields at `ignored` have no meaning, and are not in it.
     """
 
     plan: Plan
@@ -88,8 +87,7 @@ def interpret_turn(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnF
     """Read a model's reply to a turn; never raises.
 
     The order is: a call of `__planning__`; native calls, with the text as reasoning; a JSON decision in the text,
-    fenced
-    or its outermost `{…}`; else the text is the answer. In the form `ANSWER` only the text counts.
+    fenced or its outermost `{…}`; else the text is the answer. In the form `ANSWER` only the text counts.
     """
     if form is TurnForm.ANSWER:
         return Direct(text) if text.strip() else NothingLeft()

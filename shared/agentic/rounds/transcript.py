@@ -2,9 +2,8 @@
 
 `react`: the model's message, then one `tool` message per call. `loop`: the model's call of `__planning__`, then one
 result with a numbered line per step. Plans of other sources or forms are shown in the same form. Tools' texts are
-JSON
-in `tool` messages, so they cannot pass for planq's. Messages of people that arrived during a round follow it. Images,
-audio and PDF are parts of their message, the newest within bounds; all are named.
+JSON in `tool` messages, so they cannot pass for planq's. Messages of people that arrived during a round follow it.
+Images, audio and PDF are parts of their message, the newest within bounds; all are named.
 
 Long transcripts are shortened, and say so: whole rounds to a line per call, oldest first; many lines to counts; last
 the outputs of the newest round. Cuts are large, so the beginning stays the same for several rounds and prompt caches

@@ -85,10 +85,8 @@ class Question:
     """A question of a tool to a person: `await context.ask(Question("Which room?", schema={…}))`.
 
     The answer is an object that satisfies `schema`, any object without one. `default` is used if nobody answers in
-    time.
-    `of` may answer: the `asker`, for whom the job runs, or an `operator`. By default a question with a schema is for
-    the
-    asker, and one without, which asks for consent, for an operator.
+    time. `of` may answer: the `asker`, for whom the job runs, or an `operator`. By default a question with a schema
+    is for the asker, and one without, which asks for consent, for an operator.
     """
 
     message: str
@@ -102,12 +100,10 @@ class ToolContext:
     """The caller of a tool, and the services of its call.
 
     `skill_id` is the first skill of the job's agent. `depth` counts the enclosing agents, without an orchestration's
-    own
-    job; `root_job_id` is the outermost job, `agent` the job's. `limits` are only set for steps of the kinds `agent`
-    and
-    `parallel`. `time_left_seconds` is the plan's remaining time at the claim, `timeout_seconds` the step's, with
-    delegated
-    jobs; None if unknown. `planned` are the arguments with references, read-only. A service is None if unavailable.
+    own job; `root_job_id` is the outermost job, `agent` the job's. `limits` are only set for steps of the kinds
+    `agent` and `parallel`. `time_left_seconds` is the plan's remaining time at the claim, `timeout_seconds` the
+    step's, with delegated jobs; None if unknown. `planned` are the arguments with references, read-only. A service is
+    None if unavailable.
     """
 
     job_id: str
@@ -146,9 +142,8 @@ class ToolContext:
         A text is the message of a `Question` with this `schema`, `default` and `of`; with a `Question` these raise
         `TypeError`. The call is interrupted here, and the step waits without a worker. After the answer the tool is
         called again with the same arguments, and this returns at once. So ask before you act, and ask the same
-        questions
-        in the same order. If nobody answers in time, `default` is used; without a default, the step fails. Raises
-        `AnswerDeclined` or `Cancelled`, with the person's reason.
+        questions in the same order. If nobody answers in time, `default` is used; without a default, the step fails.
+        Raises `AnswerDeclined` or `Cancelled`, with the person's reason.
         """
         return self.ask_sync(question, schema, default=default, of=of)
 
@@ -184,8 +179,7 @@ class ToolContext:
         """Report progress: `done` from 0 to 1 (`ValueError` otherwise), and a message for people; returns at once.
 
         The step and streams show it, at most once a second. For a tool with `longest_seconds`, each report restarts
-        its
-        `timeout_seconds`.
+        its `timeout_seconds`.
         """
         if self.reports is not None:
             self.reports.report(done, message)
@@ -219,9 +213,8 @@ class ToolContext:
         """Return if this attempt still owns its step; call it just before the effect.
 
         Raises `OwnershipLost` if another attempt may own it: the lease was not renewed, the call was cancelled, or
-        its
-        time ran out. The worker's own clock decides, at no cost. With `database` the database decides too (a job just
-        cancelled, a changed clock), in one round trip; no answer is no confirmation.
+        its time ran out. The worker's own clock decides, at no cost. With `database` the database decides too (a job
+        just cancelled, a changed clock), in one round trip; no answer is no confirmation.
         """
         if self.owner is not None:
             await self.owner.ask() if database else self.owner.check()
@@ -265,8 +258,7 @@ class RichOutput:
     """An output with a text for models and artifacts for people.
 
     References and the schema see only `output`; models also see `content`. Artifacts are bytes or wrappers
-    (`artifact_id`,
-    `artifact`, `_metadata`) and are stored with the step. `cost_usd` is the price of the call.
+    (`artifact_id`, `artifact`, `_metadata`) and are stored with the step. `cost_usd` is the price of the call.
     """
 
     output: Any
@@ -305,8 +297,7 @@ class FindsOut(Tool, Protocol):
         """Return the output of the earlier call with these arguments and this key, or `NotHappened`.
 
         Runs before the step's next call, with the same timeout, and is retried like a read. After `NotHappened` the
-        tool
-        is called again. Raises like `call`.
+        tool is called again. Raises like `call`.
         """
         ...
 
@@ -322,8 +313,7 @@ class Gathers(Tool, Protocol):
 
         Runs instead of `call` once `Delegated.until` holds, in an own attempt with the same timeout; may be repeated.
         `arguments` are those of the call. Unfinished children are cancelled when the step ends. Raises like `call`;
-        after
-        a retryable error, `call` delegates again while the step has retries.
+        after a retryable error, `call` delegates again while the step has retries.
         """
         ...
 

@@ -1,8 +1,7 @@
 """The vocabulary of conversations.
 
 A conversation is the thread of one person on one channel, a row per message or call in one order. A turn is an
-inbound
-message, the calls of its job, and the outbound answer.
+inbound message, the calls of its job, and the outbound answer.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ class Defect:
     """One defect; all of one request are reported at once.
 
     `pointer` is RFC 6901, a plan's path such as `steps[0].id`, or a body's field. `code` is the rule or schema
-    keyword,
-    maybe ""; `line` counts from 1.
+    keyword, maybe ""; `line` counts from 1.
     """
 
     pointer: str

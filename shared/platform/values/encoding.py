@@ -35,8 +35,7 @@ def encode(value: Any) -> bytes:
     """Return compact JSON in UTF-8.
 
     Raises `ValueError`, `TypeError` or `RecursionError` for NaN, lone surrogates, other types, circles, nesting of
-    about
-    a thousand levels, and keys of one object with the same text (1 and "1").
+    about a thousand levels, and keys of one object with the same text (1 and "1").
     """
     try:
         text = orjson.dumps(value, option=_AS_THEY_ARE)

@@ -102,8 +102,7 @@ class Part:
     """An image, file or audio: bytes of the payload `sha256`, or at `url`.
 
     `size` is in bytes, None for a URL. `artifact_id` is set for tools' artifacts, sent by name to models that cannot
-    take
-    them. `data` is only set in a request to a model.
+    take them. `data` is only set in a request to a model.
     """
 
     type: str

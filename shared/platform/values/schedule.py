@@ -1,8 +1,7 @@
 """When a schedule is due: once, or by a cron expression in a time zone (`cronsim`, crontab(5)).
 
 As in Debian's cron, an expression with a fixed hour runs once when clocks change: after a gap, and the first time of
-a
-repeat. With `*` as minute or hour it follows real time. Times are UTC.
+a repeat. With `*` as minute or hour it follows real time. Times are UTC.
 """
 
 from __future__ import annotations

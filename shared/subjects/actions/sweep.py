@@ -1,8 +1,7 @@
 """The sweep carries out job actions, some jobs at a time.
 
 Each job is one commit with its count and its place in the order, so a successor repeats and omits none. A process
-owns
-the action in progress; after a timeout another claims it.
+owns the action in progress; after a timeout another claims it.
 """
 
 from __future__ import annotations

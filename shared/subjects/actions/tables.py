@@ -23,11 +23,10 @@ _KEYED = "idempotency_key IS NOT NULL"
 
 
 class JobActionRow(SQLModel, table=True):
-    """One request for all jobs that a filter selects, carried out by the sweep in the order of the jobs' ids.
-
-    `after_job` is the job that was looked at last; of those that fitted `done` were changed, `unchanged` had gone on
-    by themselves, and `refused` could not be, the first of them with their reasons in `problems`. The process
-    `held_by` is at it until `held_until`, then any other may go on: each job moves `after_job` in its own commit.
+    """A request for all jobs of a filter. The sweep carries it out in the order of their ids.
+    `after_job` is the last job visited, and each job moves it in its own commit. Of the matching jobs, `done` were
+    changed, `unchanged` needed no change, and `refused` could not be changed; `problems` has the first reasons. The
+    process `held_by` works until `held_until`, then any other may go on.
     """
 
     __tablename__ = "job_actions"

@@ -11,10 +11,9 @@ from planq.shared.platform.columns import text_column, time_column
 
 
 class ModelAdaptationRow(SQLModel, table=True):
-    """One change to the requests for a model at a base URL, since its server refused them without it.
-
-    Belongs to the server, not to a tenant: a refusal is a fact about the server's software. `refusal` has the
-    server's words. After `expires_at` the row has no effect, so the request is tried without the change again.
+    """A change to requests for a model at a base URL that its server refused without it.
+    It applies to all tenants, since refusals come from the server's software. `refusal` has the server's words. After
+    `expires_at` requests are tried without the change again.
     """
 
     __tablename__ = "model_adaptations"

@@ -72,8 +72,7 @@ class DocumentStore:
         """Store a checked document, unless the version in use is identical.
 
         `skills`, `strategy` and `loop` are an agent's; `skills` is None for a skill. Idempotent. Raises `Conflict` if
-        others
-        keep storing the name.
+        others keep storing the name.
         """
         given: dict[str, Any] = {"content": content, "digest": sha256(content.encode()).hexdigest()}
         if skills is not None:

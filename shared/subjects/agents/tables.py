@@ -11,10 +11,8 @@ from planq.shared.platform.columns import json_column, text_column, texts_column
 
 
 class AgentRow(SQLModel, table=True):
-    """One version of an agent's document, never changed; a retired one can be named by no new job.
-
-    `skills` are the names of the skills that the document lists, in its order; `strategy` and `loop_block` are what
-    it says of its jobs' rounds.
+    """A version of an agent's document, never changed; no new job can name a retired one.
+    `skills`, `strategy` and `loop_block` repeat what the document says.
     """
 
     __tablename__ = "agents"

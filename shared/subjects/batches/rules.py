@@ -89,8 +89,7 @@ class LineSplitter:
     """Splits an upload into lines; holds only the present one, up to its maximum.
 
     A byte order mark is dropped, and blank lines only count. A line that cannot be stored (no UTF-8, a NUL, too long)
-    has
-    an error.
+    has an error.
     """
 
     def __init__(self, *, max_line_bytes: int, max_lines: int) -> None:

@@ -33,15 +33,14 @@ def _dollars(*, nullable: bool = False) -> Any:
 
 
 class BatchRow(SQLModel, table=True):
-    """Many requests of one file, under one budget; their lines say what has become of each.
-
-    The process `held_by` stores or validates its lines until `held_until`, then any other may go on; one that is
-    still `uploading` then is removed. `validated_lines` of `total` have been looked at; of these `invalid` were
-    refused, and `valid` become jobs. `admitted` of them are jobs, or were; `completed`, `failed` and `cancelled`
-    count those that have ended, `partial` and `incomplete` those of the completed with that outcome. Of the budget
-    admitted lines hold `reserved_*`, and ended ones have `spent_*`. While `paused_at` is set nothing more is
-    admitted, for `pause_reason`; after `canary` lines it is paused by itself. With `is_strict` one invalid line fails
-    it. With a `discount` its jobs' calls may wait for the provider's batches.
+    """Many requests of one file, under one budget.
+    The process `held_by` stores or validates lines until `held_until`, then any other may go on, or removes a batch
+    that is still `uploading`. `validated_lines` of `total` were read: `invalid` were refused, `valid` become jobs.
+    `admitted` lines became jobs; `completed`, `failed` and `cancelled` count the ended ones, `partial` and
+    `incomplete` are among the completed. Of the budget, admitted lines hold `reserved_*` and ended ones have
+    `spent_*`. While `paused_at` is set nothing is admitted, for `pause_reason`; after `canary` lines the batch pauses
+    itself. With `is_strict` one invalid line fails it. With a `discount` its jobs' calls may wait for the provider's
+    batches.
     """
 
     __tablename__ = "batches"
@@ -101,13 +100,11 @@ class BatchRow(SQLModel, table=True):
 
 
 class BatchLineRow(SQLModel, table=True):
-    """One line of a batch, by its number in the file: blank lines count, and are not stored.
-
-    `raw` is what was sent until the line has been validated; `body` is then the item of `planq_submit_jobs` that it
-    becomes, with another `id` each time. The first line with a `custom_id` has it; a later one with the same is
-    invalid and has none. `parts` are those of its body: their payloads stay. A valid line's `reserved_*` is what its
-    job may use up, as its own budget says or else as it is estimated; they count for its batch while it is
-    `admitted`. `settled` numbers the ended lines in the order in which they ended.
+    """A line of a batch, numbered as in the file; blank lines count but are not stored.
+    `raw` is the line until it is validated, `body` then the item for `planq_submit_jobs`, with another `id` each
+    time. Of lines with the same `custom_id` only the first has it, the others are invalid. `parts` keeps the payloads
+    of the body. `reserved_*` is what the job of a valid line may use, from its budget or an estimate; it counts for
+    the batch while the line is `admitted`. `settled` numbers ended lines in the order of their ends.
     """
 
     __tablename__ = "batch_lines"
@@ -146,12 +143,10 @@ class BatchLineRow(SQLModel, table=True):
 
 
 class ProviderBatchRow(SQLModel, table=True):
-    """Deferred calls of one batch, model and `scope` that are sent to the provider together.
-
-    It is `submitting` until `provider_id` is known: after `tries` the provider may have accepted it, so it is looked
-    for there, by its id, before it is sent again. `handle` is what pydantic-ai needs to ask for it. A worker looks
-    at it from `next_look_at` on, and holds it until `held_until`. `error` is why it failed as a whole, or what went
-    wrong with the last look.
+    """Deferred calls of one batch, model and `scope` that go to the provider together.
+    It is `submitting` until `provider_id` is known; a second try first looks for it at the provider by its id.
+    `handle` is pydantic-ai's reference to it. A worker looks at it from `next_look_at` on, and holds it until
+    `held_until`. `error` is why it failed as a whole, or why the last look failed.
     """
 
     __tablename__ = "provider_batches"
@@ -180,10 +175,9 @@ class ProviderBatchRow(SQLModel, table=True):
 
 
 class DeferredCallRow(SQLModel, table=True):
-    """The model call of a job that waits for a provider's batch.
-
-    It counts for the job while that has been resumed `resumes` times. `body` is kept until the provider has the
-    batch, `result` until the job has ended. `seconds_left` is the time that the job had left when it began to wait.
+    """A job's model call that waits for a provider's batch.
+    It belongs to the job's resume number `resumes`. `body` is kept until the provider has the batch, `result` until
+    the job ends. `seconds_left` is the job's remaining time when the wait began.
     """
 
     __tablename__ = "deferred_calls"

@@ -1,7 +1,6 @@
-"""Text with formats: Markdown becomes a text and the entities in it, and long texts become parts.
+"""Turn Markdown into text with Telegram entities, and split long texts.
 
-Chats of Telegram know formats as *entities*: places in a plain text, counted in UTF-16 units. Nothing has to be
-escaped in such a text, so none of it can be taken for a format.
+An entity formats a range of a plain text, counted in UTF-16 units. So nothing in the text needs escaping.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 MAX_ENTITIES = 100
-"""What a chat takes of one message; it reads over the rest."""
+"""Telegram ignores the entities of a message after this many."""
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("strikethrough")
 _INLINE = {"strong": "bold", "em": "italic", "s": "strikethrough"}
@@ -26,7 +25,7 @@ _RULE = "———"
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A format of the characters from `start` to before `end`; a link has a `url`, code perhaps a `language`."""
+    """A format of the characters from `start` to before `end`. `url` is for links, `language` for code."""
 
     kind: str
     start: int
@@ -37,7 +36,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class FormattedText:
-    """A text and the formats in it, the outer before the inner."""
+    """A text and its formats, outer before inner."""
 
     text: str
     entities: Sequence[Entity] = ()
@@ -47,7 +46,7 @@ class FormattedText:
         return utf16_units(self.text)
 
     def between(self, start: int, end: int) -> FormattedText:
-        """Return a piece of it, without white space around; a format that goes beyond is cut."""
+        """Return the stripped text between two places, with its formats cut to it."""
         text = self.text[start:end].rstrip()
         start += len(text) - len(text.lstrip("\n"))
         text = text.lstrip("\n")
@@ -60,7 +59,7 @@ class FormattedText:
         return FormattedText(text, cut)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the entities as the Bot API has them, counted in UTF-16 units."""
+        """Return the entities in the form of the Bot API."""
         shown = []
         for one in self.entities[:MAX_ENTITIES]:
             entity: dict[str, Any] = {
@@ -74,12 +73,12 @@ class FormattedText:
 
 
 def utf16_units(text: str) -> int:
-    """Return the length of a text in UTF-16 units: characters beyond the first plane count twice."""
+    """Return the length of a text in UTF-16 units: characters above U+FFFF count twice."""
     return len(text) + sum(1 for character in text if character > "\uffff")
 
 
 def formatted(markdown: str) -> FormattedText:
-    """Return what Markdown says; a text that cannot be read as such is taken as it is."""
+    """Convert Markdown. A text that the parser cannot read is returned unchanged."""
     try:
         return _Builder().read(_MARKDOWN.parse(markdown))
     except (RecursionError, ValueError, IndexError):
@@ -87,10 +86,10 @@ def formatted(markdown: str) -> FormattedText:
 
 
 def parts_of(whole: FormattedText, most: int) -> Sequence[FormattedText]:
-    """Return a text in parts of at most so many UTF-16 units, at least 4; none where it says nothing.
+    """Split a text into parts of at most `most` (4 or more) UTF-16 units; blank parts are left out.
 
-    It is cut at the end of a paragraph, else of a line, else of a word, and there where no format is open; a format
-    that is longer than a part goes on in the next one. No character is cut, nor one from its marks.
+    Cuts at the end of a paragraph, else of a line, else of a word, and outside of formats if possible. A format
+    longer than a part continues in the next one. Characters stay with their combining marks.
     """
     parts, start = [], 0
     while start < len(whole.text):
@@ -105,7 +104,7 @@ def parts_of(whole: FormattedText, most: int) -> Sequence[FormattedText]:
 
 
 def _fitting(text: str, start: int, most: int) -> int:
-    """Return where the longest piece of a text ends that fits."""
+    """Return the end of the longest piece that fits."""
     end, units = start, 0
     while end < len(text) and units < most:
         units += 2 if text[end] > "\uffff" else 1
@@ -117,7 +116,7 @@ _CUTS = ("\n\n", "\n", " ")
 
 
 def _place_to_cut(whole: FormattedText, start: int, end: int) -> int:
-    """Return the best place after `start`, `end` at the latest."""
+    """Return the best place after `start`, at most `end`."""
     for is_free in (True, False):
         for mark in _CUTS:
             for place in _after_marks(whole.text, mark, start, end):
@@ -132,7 +131,7 @@ def _place_to_cut(whole: FormattedText, start: int, end: int) -> int:
 
 
 def _after_marks(text: str, mark: str, start: int, end: int) -> Iterator[int]:
-    """Yield the places behind a mark, the last first; what is less than a fourth of a part is no good cut."""
+    """Yield the places after a mark, last first. Ignores places in the first quarter: the part would be too short."""
     place = text.rfind(mark, start, end)
     least = start + (end - start) // 4
     while place > least:
@@ -145,7 +144,7 @@ def _is_inside(entities: Sequence[Entity], place: int) -> bool:
 
 
 def _before_formats(entities: Sequence[Entity], start: int, end: int) -> int:
-    """Return where what is open at `end` begins, `start` where that would leave next to nothing."""
+    """Return the start of the outermost format open at `end`, or `start` if the part would be too short."""
     place = min((one.start for one in entities if one.start < end < one.end), default=start)
     return place if place > start + (end - start) // 4 else start
 
@@ -159,7 +158,7 @@ def _belongs_to_what_is_before(text: str, place: int) -> bool:
 
 @dataclass(slots=True)
 class _Builder:
-    """Makes a text of tokens of Markdown. Where it `is_begun`, what comes next stands beside what is there."""
+    """Builds a formatted text from Markdown tokens. `is_begun`: the next words continue the current block."""
 
     text: str = ""
     entities: list[Entity] = field(default_factory=list)
@@ -217,7 +216,7 @@ class _Builder:
             self._say(token.content)
 
     def _space(self) -> None:
-        """Begin a block: on a line of its own in a list, after an empty line elsewhere."""
+        """Begin a block: on a new line in a list, else after an empty line."""
         if not self.is_begun:
             self.text += "\n" if self.lists else "\n\n"
         self.is_begun = True

@@ -1,6 +1,6 @@
-"""Telegram's updates and what they mean: a message, a press of a button, a group that has moved, or nothing.
+"""Read Telegram's updates: a message, a button press, a moved group, or nothing.
 
-Updates come from outside, and fields may be missing or of any type: what is not as it should be means nothing.
+Updates are untrusted: fields may be missing or of any type, and an update with wrong fields means nothing.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from planq.shared.platform.errors import capped, storable
 
 PROOF_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 BOT_SECRET = "telegram_token"  # noqa: S105
-"""Under which name the token of a tenant's bot lies among its secrets."""
+"""Name of the tenant's secret that holds its bot's token."""
 
 BOT_API = "https://api.telegram.org"
 
 MAX_UNITS = 4_096
-"""What a message may have, in UTF-16 units."""
+"""Maximum length of a message, in UTF-16 units."""
 
 MAX_BUTTONS = 20
 _MAX_LABEL_CHARS = 60
 
 UPDATE_KINDS = ("message", "edited_message", "callback_query")
-"""The kinds of updates that mean something; others are not asked for."""
+"""The kinds of updates that planq asks for."""
 
 _GROUPS = frozenset({"group", "supergroup"})
 _FILES = ("document", "audio", "video", "voice", "video_note", "animation", "sticker")
@@ -33,7 +33,7 @@ _FILES = ("document", "audio", "video", "voice", "video_note", "animation", "sti
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """Whose updates these are. It `hears_all` in groups, or only what mentions it or replies to it."""
+    """The bot that gets the updates. In groups it `hears_all`, or only mentions of it and replies to it."""
 
     id: int
     username: str
@@ -42,7 +42,7 @@ class Bot:
 
 @dataclass(frozen=True, slots=True)
 class PersonMessage:
-    """What somebody has said, as the document of a message; the reply goes to `chat_id`."""
+    """A person's message, as a message document; the reply goes to `chat_id`."""
 
     document: Mapping[str, Any]
     chat_id: int
@@ -50,7 +50,7 @@ class PersonMessage:
 
 @dataclass(frozen=True, slots=True)
 class ButtonPress:
-    """Somebody has pressed a button of a message in a thread."""
+    """A person pressed a button of a message in a thread."""
 
     id: str
     person: str
@@ -60,7 +60,7 @@ class ButtonPress:
 
 @dataclass(frozen=True, slots=True)
 class GroupMove:
-    """A group has another id from now on."""
+    """A group got another id."""
 
     before: str
     after: str
@@ -68,14 +68,14 @@ class GroupMove:
 
 @dataclass(frozen=True, slots=True)
 class NoMessage:
-    """An update that says nothing to a model, and why."""
+    """An update with nothing for a model, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A choice that a question leaves: what its button says, and what answer it is."""
+    """A choice of a question: its button's label, and the answer that it gives."""
 
     label: str
     action: str
@@ -83,7 +83,6 @@ class Option:
 
 
 def read_update(update: Mapping[str, Any], bot: Bot) -> PersonMessage | ButtonPress | GroupMove | NoMessage:
-    """Return what an update means."""
     number = update.get("update_id")
     if not _is_number(number):
         return NoMessage("no update")
@@ -112,20 +111,20 @@ def read_update(update: Mapping[str, Any], bot: Bot) -> PersonMessage | ButtonPr
 
 
 def thread_of(message: Mapping[str, Any]) -> str:
-    """Return the thread of a message: its chat, or the topic of a group."""
+    """Return the thread of a message: its chat, or a topic of a group."""
     chat, topic = _object(message.get("chat")).get("id"), message.get("message_thread_id")
     is_topic = message.get("is_topic_message") is True and _is_number(topic)
     return f"{chat}/{topic}" if is_topic else str(chat)
 
 
 def chat_of(thread: str) -> dict[str, int]:
-    """Return where a message of a thread goes, as fields of a request; raises `ValueError` for no chat."""
+    """Return the request fields that address a thread; raises `ValueError` for no chat."""
     chat, _, topic = thread.partition("/")
     return {"chat_id": int(chat), **({"message_thread_id": int(topic)} if topic else {})}
 
 
 def choices_of(kind: str, schema: Any) -> Sequence[Option]:
-    """Return the choices of a question that leaves few: yes or no, or one of some values; else none."""
+    """Return the choices of a question that has few: yes or no, or the values of an enum; else none."""
     if kind == "approval":
         return [Option("Yes", "accept", {}), Option("No", "decline")]
     fields = _object(_object(schema).get("properties"))
@@ -144,12 +143,12 @@ def choices_of(kind: str, schema: Any) -> Sequence[Option]:
 
 
 def press_data(question_id: str, number: int) -> str:
-    """Return what a button of a question sends: at most 64 bytes."""
+    """Return the data that a question's button sends: at most 64 bytes."""
     return f"q:{UUID(question_id).hex}:{number}"
 
 
 def pressed(data: str) -> tuple[UUID, int] | None:
-    """Return the question and the number of the choice that a button has sent, None where it is none of ours."""
+    """Return the question and the number of the choice from a button's data, None if it is not ours."""
     mark, _, rest = data.partition(":")
     question, _, number = rest.partition(":")
     try:
@@ -168,7 +167,7 @@ def _press(query: Mapping[str, Any]) -> ButtonPress | NoMessage:
 
 
 def _words_of(message: Mapping[str, Any]) -> str | None:
-    """Return what a message says in words, with what is attached; None for one that says nothing."""
+    """Return the text of a message with its attachments in words, None for neither."""
     words = next((text for name in ("text", "caption") if isinstance(text := message.get(name), str)), "")
     attached = [_shown(one) for one in attachments_of(message)]
     found = "\n".join(part for part in (words, *attached) if part.strip())
@@ -181,7 +180,7 @@ def _shown(attachment: Mapping[str, Any]) -> str:
 
 
 def attachments_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what is attached to a message: files with their ids, of a photo the largest, and places."""
+    """Return the files with their ids (of a photo the largest), places and contacts of a message."""
     attachments = []
     photos = message.get("photo")
     if isinstance(photos, list) and photos:
@@ -230,7 +229,7 @@ def _document(message: Mapping[str, Any], kind: str, text: str, source: str) -> 
 
 
 def _concerns(message: Mapping[str, Any], bot: Bot) -> bool:
-    """Whether a message in a group is for the bot: it replies to it, mentions it, or is a command of it."""
+    """Whether a group message is for the bot: a reply to it, a mention, or its command."""
     if _object(_object(message.get("reply_to_message")).get("from")).get("id") == bot.id:
         return True
     mention = f"@{bot.username}".lower()

@@ -1,8 +1,4 @@
-"""The message as every channel hands it over, and what is checked of it before it is stored.
-
-A channel's adapter and `POST /messages/inbound` make the same message of what they get. Fields that are wrong are
-`InvalidRequest` with all of them; the tenant is `TenantRequired` or `ForeignTenant`.
-"""
+"""The message that every channel hands over, and its checks before it is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from planq.shared.platform.values.describe import excerpt
 from planq.shared.subjects.tenants.config import TenantConfig
 
 MAX_NAME_CHARS = 128
-"""Longest name of a person, a thread or a message; it is the channel's own."""
+"""Maximum length of the channel's name of a person, a thread or a message."""
 
 # Letters of any script, but no control characters: the name of a user goes to tools in a header.
 _LETTERS = r"^[^\x00-\x1f\x7f]+$"
@@ -31,7 +27,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=_L
 
 
 _SAYS_SOMETHING = r"[^\s\x00-\x1f\x7f-\x9f\ufeff]"
-"""A character that neither is white space, as Python and ECMAScript have it, nor is left out; for descriptions."""
+"""A character that is neither white space nor removed, in Python and ECMAScript; for descriptions."""
 
 
 class _Part(BaseModel):
@@ -39,7 +35,7 @@ class _Part(BaseModel):
 
 
 class Sender(_Part):
-    """Who says something."""
+    """Who sends a message."""
 
     type: Literal["user", "bot"] = "user"
     external_id: _Name = Field(description="Who it is on the channel; tools are given it as the user.")
@@ -47,7 +43,7 @@ class Sender(_Part):
 
 
 class Recipient(_Part):
-    """To whom it is said; many channels have one bot and name none."""
+    """Who gets a message; channels with one bot name none."""
 
     type: Literal["user", "bot"] = "bot"
     external_id: str = Field("", max_length=MAX_NAME_CHARS)
@@ -55,8 +51,6 @@ class Recipient(_Part):
 
 
 class Content(_Part):
-    """What is said."""
-
     type: Literal["text"] = "text"
     text: str = Field(
         description="At most 10 000 characters are kept; what is longer is cut, and says so.",
@@ -65,7 +59,7 @@ class Content(_Part):
 
 
 class _ContentOrParts:
-    """Lets a content be a list, which `read_input` reads; a union would name branches in places of defects."""
+    """Lets content be a list, read by `read_input`. A union would put its branches into the places of defects."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -81,7 +75,7 @@ def _unless_list(value: Any, checked: Callable[[Any], Any]) -> Any:
 
 
 class CanonicalMessage(_Part):
-    """One message of one person, whatever the channel."""
+    """One message of one person, from any channel."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["tenant_id", "channel", "from", "content"]})
 
@@ -122,30 +116,29 @@ class CanonicalMessage(_Part):
     )
 
     def named_thread(self) -> str | None:
-        """Return the channel's name of the conversation, None where there is none.
+        """Return the channel's name of the conversation, if any.
 
-        Adapters of other systems put it into `metadata.external_thread_id`, chats of numbers as a number.
+        Adapters of other systems send it as `metadata.external_thread_id`, which may be a number.
         """
         external = self.metadata.get("external_thread_id")
         return self.thread or (None if external is None else str(external))
 
     def said(self) -> ReadInput:
-        """Return the text, and the images, files and audio; raises `InvalidRequest` for wrong ones."""
+        """Return text, images, files and audio; raises `InvalidRequest` for wrong parts."""
         if isinstance(self.content, Content):
             return ReadInput(self.content.text)
         return read_input(self.content, "content")
 
     def source_id(self) -> str | None:
-        """Return the channel's name of the message; None where it has none."""
+        """Return the channel's name of the message, if any."""
         return self.source_message_id or self.id
 
 
 def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig) -> str:
-    """Return the text of a message as it is stored and given to a model, empty where it has other parts alone.
+    """Return a message's text as stored and sent to a model, empty if it has other parts only.
 
-    Raises `TenantRequired` where it names no tenant, `ForeignTenant` where it names another than the caller's, and
-    `InvalidRequest` for a channel that the tenant does not have, a text that says nothing, parts that are wrong, a
-    thread that is no name, and a time that is none.
+    Raises `TenantRequired`, `ForeignTenant`, and `InvalidRequest` for an unknown channel, blank text, or a wrong
+    part, thread or time.
     """
     if not message.tenant_id:
         raise TenantRequired("tenant_id: expected the tenant of the API key, found none; a message names its tenant")
@@ -167,12 +160,11 @@ def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig
 
 
 def unknown_channel(channel: str, known: Sequence[str]) -> str:
-    """Return what is wrong with a channel that the tenant does not have."""
     return f"unknown channel {capped(channel, 63)!r}; known channels are {', '.join(known)}"
 
 
 def _thread_defects(external: Any) -> list[tuple[str, str]]:
-    """Return what is wrong with a thread in the metadata: one that is read over would begin a conversation."""
+    """Return what is wrong with the metadata's thread; ignoring it would begin a new conversation."""
     is_number = isinstance(external, int | float) and not isinstance(external, bool)
     is_name = isinstance(external, str) and len(external) <= MAX_NAME_CHARS and re.fullmatch(_LETTERS, external)
     if external is None or is_number or is_name:

@@ -1,4 +1,4 @@
-"""Conversations of a tenant, and what was said in them."""
+"""Selects of conversations and their messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ _AGENT_VERSIONS = (
     .scalar_subquery()
     .label("agent_versions")
 )
-"""The versions of agents that a conversation keeps, by name."""
 
 
 @named

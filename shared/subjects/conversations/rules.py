@@ -1,11 +1,10 @@
-"""What a model is shown of the turns before, and which sentence a person reads in place of an error.
+"""Which earlier messages a model sees, and which sentence a person reads for an error.
 
-A model is shown the newest messages that fit into a budget of tokens (docs/decisions.md, D19). Whatever the rows are,
-the messages are a conversation that every provider takes: each call of a tool has its one response right after it,
-ids are unique, and no call stands before all words.
+A model sees the newest messages within a token budget (docs/decisions.md, D19). The result is valid for every
+provider: each tool call is followed by its one response, ids are unique, and words come before calls.
 
-A person is shown a plain sentence for an error, never the words of a tool or a provider: those may name tenants,
-hosts or keys. Whoever runs planq finds them with the job.
+People get a fixed sentence for an error: the words of a tool or a provider may name tenants, hosts or keys. Operators
+find them with the job.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from planq.shared.platform.errors import OutcomeUnknown, capped
 CountTokens = Callable[[str], int]
 
 _MOST_BYTES_PER_TOKEN = 128
-"""The longest token of cl100k_base; so a longer text need not be counted to be too long."""
+"""Length of cl100k_base's longest token: a text longer than budget × this need not be counted."""
 
 _SHOWN_CHARS = 1_000
-"""Characters that are shown of a call's arguments and of its response, so that it leaves room for words."""
+"""Characters shown of a call's arguments and of its response, to leave room for words."""
 
 _LINES, _BEGINNING = 20, 160
 _SUMMARY = "How the messages of the conversation begin in which this is asked, as background:"
@@ -36,10 +35,10 @@ _UNKNOWN = {"error": {"code": OutcomeUnknown.code, "message": "the turn ended be
 
 
 def history_messages(rows: Sequence[HistoryMessage], max_tokens: int, count: CountTokens) -> Sequence[ChatMessage]:
-    """Return the messages of `rows` (newest first) within `max_tokens`, oldest first; they may use it up.
+    """Return the messages of `rows` (newest first) within `max_tokens`, oldest first.
 
-    It ends before the first entry that does not fit: a message, or a call with its response. Blank texts, responses
-    without a call, and calls before the first words are left out. People are told apart where `tells_people` says so.
+    Ends before the first entry that does not fit; an entry is a message, or a call with its response. Leaves out
+    blank texts, responses without a call, and calls before the first words. Names speakers if `tells_people`.
     """
     entries: list[Sequence[ChatMessage]] = []
     left = max_tokens
@@ -53,18 +52,18 @@ def history_messages(rows: Sequence[HistoryMessage], max_tokens: int, count: Cou
 
 
 def tells_people(rows: Sequence[HistoryMessage]) -> bool:
-    """Whether who sees `rows` has to be told who says what: the people in them, and whose turn sees them, if any."""
+    """Whether messages need their speakers' names: of the people in `rows` and the one whose turn it is."""
     present = [row.present for row in rows[:1]]
     return are_told(speaker for speaker in [*present, *(row.speaker for row in rows)] if speaker is not None)
 
 
 def present_speaker(rows: Sequence[HistoryMessage]) -> Speaker | None:
-    """Return whose the turn is that sees `rows`, None where nobody has to be told apart, or no turn sees them."""
+    """Return whose turn it is, None if speakers need no names or there is no turn."""
     return rows[0].present if rows and tells_people(rows) else None
 
 
 def summary_of(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
-    """Return one message that says how each of the newest ones begins that are words, without calling a model."""
+    """Return one message with the beginnings of the newest texts, without a model call."""
     words = [message for message in messages if message.role in ("user", "assistant") and message.content.strip()]
     lines = [
         f"- {message.role}: {capped(' '.join(message.content.split()), _BEGINNING)}" for message in words[-_LINES:]
@@ -73,7 +72,7 @@ def summary_of(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
 
 
 def words_of(text: str, content: Mapping[str, Any]) -> str:
-    """Return the text of a message and the names of its images, files and audio, which only its own turn is shown."""
+    """Return a message's text and the names of its images, files and audio, which only its own turn sees."""
     parts = content.get("parts")
     if not isinstance(parts, Sequence):
         return text
@@ -83,7 +82,7 @@ def words_of(text: str, content: Mapping[str, Any]) -> str:
 
 
 def _entries(rows: Sequence[HistoryMessage], *, is_told: bool) -> Iterator[Sequence[ChatMessage]]:
-    """Yield what is kept or left out as one, newest first; `is_told` shows who says what."""
+    """Yield messages, and calls with their responses, newest first; `is_told` adds speakers."""
     responses: dict[str, HistoryMessage] = {}
     for row in rows:
         content = row.content if isinstance(row.content, Mapping) else {}
@@ -164,11 +163,11 @@ def user_message(code: str) -> str:
 
 
 def outbound_text(text: str, metadata: Any) -> str:
-    """Return what an outbound message says: its text, or the sentence for the `error_code` that stands beside it."""
+    """Return an outbound message's text, or the sentence for the `error_code` in its metadata."""
     code = metadata.get("error_code") if isinstance(metadata, Mapping) else None
     return text if text or code is None else user_message(code)
 
 
 def user_message_for_step(code: str) -> str:
-    """Return the sentence for the error of a step: whatever went wrong with a tool, its data is missing."""
+    """Return the sentence for a step's error: for a failed tool its data is missing."""
     return STOPPED if code == errors.Cancelled.code else NO_DATA

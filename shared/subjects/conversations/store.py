@@ -39,15 +39,11 @@ class Inbound:
     """A checked message, and how to handle it.
 
     Without a `thread` it begins a conversation. Repeats are detected by `source_id`, the channel's id, or the
-    request's
-    `idempotency_key` with the digest `request_hash`; so its `submission` has no key. The conversation's policy wins
-    over
-    `policy`. With `debounce_ms` its job waits that long for more messages, at most `debounce_most_ms`. `suspected`
-    kinds of
-    prompt injection become an event. If it answers no question of the turn before it, it `cancels_questions` or
-    waits. With
-    `is_job` it is a turn of its own. The submission is for `named_agent`, else the conversation's, else
-    `default_agent`.
+    request's `idempotency_key` with the digest `request_hash`; so its `submission` has no key. The conversation's
+    policy wins over `policy`. With `debounce_ms` its job waits that long for more messages, at most
+    `debounce_most_ms`. `suspected` kinds of prompt injection become an event. If it answers no question of the turn
+    before it, it `cancels_questions` or waits. With `is_job` it is a turn of its own. The submission is for
+    `named_agent`, else the conversation's, else `default_agent`.
     """
 
     submission: Submission
@@ -102,10 +98,8 @@ class InboundResult:
     """The result for a message.
 
     `job_id` answers it (a duplicate's is the earlier job). The caller publishes `wakes` and announces the cancelled
-    jobs
-    `ended`. It `answered` a question, or waits behind the one it `missed`. `later` is a debounced job's wake-up with
-    its
-    delay in seconds.
+    jobs `ended`. It `answered` a question, or waits behind the one it `missed`. `later` is a debounced job's wake-up
+    with its delay in seconds.
     """
 
     outcome: Arrival
@@ -157,10 +151,9 @@ class ConversationStore:
         """Store a message and its job, or apply the conversation's policy.
 
         A `source_id` or key is stored once per conversation; without a thread, in the conversation that it began.
-        Raises
-        `Conflict` if it was used for another message, `Erased` if erased, `OtherAgent` for a submission with the
-        wrong
-        agent, `InvalidRequest` for parts with the model `offline`, and `ValueError` for a submission with a key.
+        Raises `Conflict` if it was used for another message, `Erased` if erased, `OtherAgent` for a submission with
+        the wrong agent, `InvalidRequest` for parts with the model `offline`, and `ValueError` for a submission with a
+        key.
         """
         if inbound.submission.idempotency_key is not None:
             raise ValueError("an idempotency key is the message's; its submission has none")
@@ -309,8 +302,7 @@ class ConversationStore:
         """Remove all texts of a conversation and cancel its unfinished turns; returns the ended jobs.
 
         Counts and source ids stay, to detect repeats. It is erased in pieces, a commit each, so that writers wait
-        briefly;
-        messages that arrive meanwhile stay. May be repeated. Raises `NotFound`.
+        briefly; messages that arrive meanwhile stay. May be repeated. Raises `NotFound`.
         """
         ended: list[UUID] = []
         progress: Mapping[str, Any] = {"until": None, "after": 0, "is_done": False}
@@ -457,8 +449,7 @@ class TurnReader:
         """Return at most 200 rows before a job's turn, or before the turn `before`, newest first.
 
         Each tool call is followed by its response, unless the limit separates them. The result is stable while the
-        job
-        runs.
+        job runs.
         """
         given = {"tenant_id": tenant_id, "conversation_id": conversation_id, "job_id": job_id, "before": before}
         return [

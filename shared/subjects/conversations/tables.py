@@ -27,12 +27,9 @@ class ConversationRow(SQLModel, table=True):
     """A thread of a tenant's channel, and its usage.
 
     `active_job_id` is the only begun and unfinished job; others wait until it is settled. `last_sequence` numbers
-    messages,
-    `last_turn` turns in the order of their begin. `policy` null: the tenant's. A conversation begun without a thread
-    has
-    its id as `thread`, and is found by `first_source_id`. `missed_question_id` is what the last message did not
-    answer. Its
-    `agent` has a kept version, or the newest with `follows_agent`.
+    messages, `last_turn` turns in the order of their begin. `policy` null: the tenant's. A conversation begun without
+    a thread has its id as `thread`, and is found by `first_source_id`. `missed_question_id` is what the last message
+    did not answer. Its `agent` has a kept version, or the newest with `follows_agent`.
     """
 
     __tablename__ = "conversations"
@@ -88,11 +85,9 @@ class ConversationMessageRow(SQLModel, table=True):
     """One row of a conversation in order: a message, a tool's call, or its response.
 
     `source_id` is the channel's id, unique per conversation; `idempotency_key` and `request_hash` are the request's.
-    A turn
-    without an answer has an empty outbound message with the reason in its metadata. Rows of a `turn` share its
-    number; an
-    inbound one has none while its job is held or it merges in a `round` of the running job: if that ends without it,
-    `submission` becomes a job. The job may be gone.
+    A turn without an answer has an empty outbound message with the reason in its metadata. Rows of a `turn` share its
+    number; an inbound one has none while its job is held or it merges in a `round` of the running job: if that ends
+    without it, `submission` becomes a job. The job may be gone.
     """
 
     __tablename__ = "conversation_messages"

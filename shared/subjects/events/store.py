@@ -107,8 +107,7 @@ class EventLog:
         """Return a job's first events after a position up to `to`, maybe with those of all jobs below.
 
         One statement serves all concurrent requests. Fewer than `limit` are all readable ones; open transactions may
-        add
-        others later. Raises `DatabaseUnavailable`.
+        add others later. Raises `DatabaseUnavailable`.
         """
         if not with_children:
             return await self._pages.do(_Page(tenant_id, job_id, after, to, limit))
@@ -207,8 +206,7 @@ class EventLog:
         """Return events after a position and texts of transactions from `texts_from` on, for all followers.
 
         Events are of `jobs`, `roots` with all jobs below, `conversations` and `tenants`, at most `limit`; texts are
-        of the
-        jobs `texts`. Raises `DatabaseUnavailable`.
+        of the jobs `texts`. Raises `DatabaseUnavailable`.
         """
         rows = await self._database.fetch_all(
             "fresh_events",

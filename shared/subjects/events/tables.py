@@ -16,10 +16,8 @@ class Event(SQLModel, table=True):
     """One event of a job, written in the commit of its change.
 
     Events are read in the order of (`xid`, `sequence`): sequence numbers are drawn before the commit, so they alone
-    may
-    appear late. Of two events the one with the lower `sequence` was written first. The indexes omit it: equal
-    entries,
-    those of one commit, take six bytes each.
+    may appear late. Of two events the one with the lower `sequence` was written first. The indexes omit it: equal
+    entries, those of one commit, take six bytes each.
     """
 
     __tablename__ = "events"

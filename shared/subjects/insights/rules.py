@@ -101,8 +101,7 @@ class Lesson:
     """A lesson of one job; equal `digest`s are one insight.
 
     `failing_call` is the digest of the failed call: a like call that works speaks against the lesson. `round` and
-    `index`
-    are None for the job as a whole.
+    `index` are None for the job as a whole.
     """
 
     kind: InsightKind

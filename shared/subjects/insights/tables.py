@@ -29,10 +29,8 @@ class InsightRow(SQLModel, table=True):
     """A lesson, `seen` in jobs and contradicted `against`, found by words.
 
     `digest` identifies it, `failing_call` the calls it warns of. `search` has the tenant as a word, so the index
-    alone finds
-    a tenant's. A retired one is not offered, a pinned one never expires. The job `reflection_job_id` wrote
-    `reflection`
-    on the lessons of `reflected_job_id`.
+    alone finds a tenant's. A retired one is not offered, a pinned one never expires. The job `reflection_job_id`
+    wrote `reflection` on the lessons of `reflected_job_id`.
     """
 
     __tablename__ = "insights"

@@ -1,8 +1,7 @@
 """Jobs for callers: one query for a job and its steps, shared by concurrent requests.
 
 Further queries are only for child jobs and for warnings of agents. JSON that is only passed on stays text
-(`JsonText`);
-steps are parsed, because arguments are resolved from outputs.
+(`JsonText`); steps are parsed, because arguments are resolved from outputs.
 """
 
 from __future__ import annotations
@@ -46,10 +45,8 @@ class JobView:
     """A job's row with JSON as `JsonText`, and its steps by index; may be shared.
 
     `plan_source`, `plan_body` and `plan_errors` are the first round's, `later_plans` (`{round, source, body,
-    errors}`) the
-    others'. The row also has `children`, `warnings` and `used_below`. Steps have `called_arguments`: resolved once
-    begun,
-    as planned before or if too large. Plans, steps and children only exist if `is_whole`.
+    errors}`) the others'. The row also has `children`, `warnings` and `used_below`. Steps have `called_arguments`:
+    resolved once begun, as planned before or if too large. Plans, steps and children only exist if `is_whole`.
     """
 
     row: dict[str, Any]

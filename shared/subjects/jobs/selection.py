@@ -47,10 +47,8 @@ class FilterField(NamedTuple):
     """One field of a filter, for all places that have one.
 
     `name` is that of `GET /jobs` and `POST /job-actions`, `option` the commands', `form` the page's, in `unit`s of
-    the
-    API's. `bounds` are of pydantic's `Field`, `meaning` is for the API's reference, `chip` for a chosen value on the
-    page,
-    `html` for the form field's attributes.
+    the API's. `bounds` are of pydantic's `Field`, `meaning` is for the API's reference, `chip` for a chosen value on
+    the page, `html` for the form field's attributes.
     """
 
     name: str

@@ -238,9 +238,8 @@ class RequestStore:
         """Continue a paused job, or, with `after`, retry what has not succeeded in an ended one.
 
         `after` is the job's `resumes` at the look at its failures; a later end changes nothing. The tools of the
-        steps
-        `in_doubt` find out first. `seconds` is the time for steps, None: the plan's limit. Raises `NotFound`, and
-        `Conflict` if another turn of its conversation is active, or its batch's line was retried.
+        steps `in_doubt` find out first. `seconds` is the time for steps, None: the plan's limit. Raises `NotFound`,
+        and `Conflict` if another turn of its conversation is active, or its batch's line was retried.
         """
         value = await self._change("planq_resume_job", job_id, tenant_id, after, list(in_doubt), seconds)
         if value.get("is_busy"):

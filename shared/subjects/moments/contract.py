@@ -88,8 +88,7 @@ class Memory(Protocol):
         """Store a reminder with the model, tools and limits of the caller's job; return its due time.
 
         Its jobs share the budget that the job's tree has left. An existing id stays as it is; None: it is over.
-        Raises
-        `InvalidRequest` for an impossible time or unknown agent, `Conflict` at `most` reminders of the user, and
-        `BudgetExceeded`.
+        Raises `InvalidRequest` for an impossible time or unknown agent, `Conflict` at `most` reminders of the user,
+        and `BudgetExceeded`.
         """
         ...

@@ -1,10 +1,8 @@
 """A folder or an S3-compatible bucket for large outputs.
 
 Imported only if PLANQ_PAYLOADS names one. An object has a unique name and never changes; after `put` it survives a
-power
-loss. `obstore` reaches buckets with the standard `AWS_…` variables; files are written here, because obstore (0.12)
-does
-not sync them.
+power loss. `obstore` reaches buckets with the standard `AWS_…` variables; files are written here, because obstore
+(0.12) does not sync them.
 """
 
 from __future__ import annotations

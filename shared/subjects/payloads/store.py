@@ -148,8 +148,7 @@ class PayloadStore:
         """Remove unreferenced payloads and then their objects, at most `limit` each; return how many.
 
         Each call reads `limit` payloads, each of them once until it returns 0. Idempotent, and safe next to puts,
-        finishing
-        steps and other collectors. Raises `StorageUnavailable`: the objects are then found the next time.
+        finishing steps and other collectors. Raises `StorageUnavailable`: the objects are then found the next time.
         """
         seconds = COLLECT_AFTER.total_seconds()
         payloads = await self._collect_rows(seconds, limit)

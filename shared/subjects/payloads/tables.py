@@ -60,8 +60,7 @@ class ArtifactVersion(SQLModel, table=True):
     """A version of an artifact: `body` is the wrapper (`artifact_id`, `artifact`, `_metadata`).
 
     Large ones, and bytes with a `media_type`, have a `payload_hash` instead. Each output under an id is a `version`
-    from 1.
-    `details` is the `_metadata`. A model's file has no step and no tool.
+    from 1. `details` is the `_metadata`. A model's file has no step and no tool.
     """
 
     __tablename__ = "artifacts"

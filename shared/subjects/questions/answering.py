@@ -124,9 +124,8 @@ def answer_of_message(
     """Return the answer in a message, or None.
 
     An approval takes a whole message of assent or refusal. A form takes a JSON object or the one value it asks for:
-    words
-    for a text, yes or no for a boolean, digits for a number. A word for an action that fits no field may decline or
-    cancel it. Messages never answer a secret form, an outcome or a URL question.
+    words for a text, yes or no for a boolean, digits for a number. A word for an action that fits no field may
+    decline or cancel it. Messages never answer a secret form, an outcome or a URL question.
     """
     if kind in (QuestionKind.OUTCOME, QuestionKind.URL):
         return None

@@ -27,12 +27,9 @@ class QuestionRow(SQLModel, table=True):
 
     `ordinal` counts the questions of one call; `details` depend on the `kind`; `state` is returned with the answer.
     `default_content` answers at the step's `wake_at`. A step ignores an answer that `is_spent`. `asked_of` and the
-    persons
-    `asked_ids` may answer. `answered_by` is their own word, `answered_key` the HTTP key. `waiting_since` is null if
-    asked
-    ahead. `call_sha256` is the digest of an approval's arguments. Secret fields of `is_secret` are `***` in the
-    answer and
-    sealed among the tenant's secrets until the step ends.
+    persons `asked_ids` may answer. `answered_by` is their own word, `answered_key` the HTTP key. `waiting_since` is
+    null if asked ahead. `call_sha256` is the digest of an approval's arguments. Secret fields of `is_secret` are
+    `***` in the answer and sealed among the tenant's secrets until the step ends.
     """
 
     __tablename__ = "questions"

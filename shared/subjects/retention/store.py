@@ -3,8 +3,7 @@
 A job's plans, steps, events and model calls go with it (a trigger), its artifacts too (a foreign key), and its
 idempotency key is free again; a fork keeps the artifacts it took over. Unfinished jobs stay, with the job they were
 forked from and their parent. A batch is kept as long as its jobs. The database's time decides. Processes take turns,
-and
-locked jobs are skipped. A pass reads each tenant's old rows once.
+and locked jobs are skipped. A pass reads each tenant's old rows once.
 """
 
 from __future__ import annotations

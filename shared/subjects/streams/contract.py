@@ -48,9 +48,7 @@ class TextSink(Protocol):
         """Append a piece to each text; return each text's length.
 
         A piece that leaves a gap is dropped: writers continue from the returned length. Texts replaced by a newer
-        epoch
-        are missing. Precondition: one piece per epoch, not empty, storable. Raises `DatabaseUnavailable`; writing
-        again is
-        harmless.
+        epoch are missing. Precondition: one piece per epoch, not empty, storable. Raises `DatabaseUnavailable`;
+        writing again is harmless.
         """
         ...

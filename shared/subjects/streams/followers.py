@@ -44,9 +44,7 @@ class StreamStore:
             await self._database.execute("unwatch_jobs", job_ids=list(job_ids), process=process)
 
     async def live_text(self, tenant_id: str, job_id: UUID, below: int) -> LiveText | None:
-        """Return a tenant's job's newest text by transactions below `below`, or None; raises
-        `DatabaseUnavailable`.
-        """
+        """Return a job's newest text by transactions below `below`, or None; raises `DatabaseUnavailable`."""
         return await self._texts.do(_TextLook(tenant_id, job_id, below))
 
     async def _live_texts(self, looks: Sequence[_TextLook]) -> Sequence[LiveText | None]:

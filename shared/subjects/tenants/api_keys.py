@@ -59,9 +59,7 @@ class ApiKeyStore:
     async def create(
         self, tenant_id: str, name: str, scopes: frozenset[KeyScope], lifetime: timedelta | None
     ) -> tuple[StoredKey, str]:
-        """Make a tenant's key, maybe with a `lifetime`; return it with its text, shown only once. Raises
-        `NotFound`.
-        """
+        """Make a key, maybe with a `lifetime`; return it with its text, shown only once. Raises `NotFound`."""
         text = new_key(os.urandom(ENTROPY_BYTES))
         row = await self._database.fetch_one(
             "create_api_key",

@@ -3,8 +3,7 @@
     sealed = version | nonce | data key wrapped by the master key | nonce | text sealed by the data key
 
 Both are AES-256-GCM. Tenant and name are associated data, so a moved secret does not open. The master key's id is
-stored
-next to it.
+stored next to it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     planq_4f…(43 letters and digits)…XyZ9aB
 
 A key is 256 random bits and a checksum, by which typos and leaked keys are recognized. Its SHA-256 is stored: with
-this
-many random bits a fast digest is safe, and every request needs one.
+this many random bits a fast digest is safe, and every request needs one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Secret fields of forms.
 
 An answer's secret fields are sealed before it is stored, opened for the asking tool's call only, and erased when its
-step
-ends.
+step ends.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ class PostgresDeliveries:
     """Deliveries of all tenants for the worker `worker_id`; raises `DatabaseUnavailable`.
 
     A worker loses its deliveries without a heartbeat for `lease`, or after `hold`, which exceeds any attempt. They
-    are sent
-    again, although they may have arrived.
+    are sent again, although they may have arrived.
     """
 
     def __init__(self, database: Database, worker_id: UUID, lease: timedelta, hold: timedelta) -> None:

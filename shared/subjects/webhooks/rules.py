@@ -86,10 +86,8 @@ class DeliveryOutcome:
     """The result of an attempt: sent, to be repeated `again` after a pause, or failed.
 
     `is_gone`: the receiver wants no more. `is_uncertain`: it may have arrived. `pause` holds up the whole channel,
-    and
-    `problem` concerns it. `external_id` is the receiver's id, `moved_to` its thread's new name. With `is_wait` the
-    attempt
-    does not count.
+    and `problem` concerns it. `external_id` is the receiver's id, `moved_to` its thread's new name. With `is_wait`
+    the attempt does not count.
     """
 
     error: ErrorRecord | None = None
@@ -180,8 +178,7 @@ class Delivery:
 
     `attempt` is its fencing token, `tries` counts since the request. A callback has no endpoint. A message goes to a
     `channel` (`config` null: disabled); `parts` have arrived, more if `is_doubtful`; its body is empty if it was
-    erased.
-    `age` counts from its event.
+    erased. `age` counts from its event.
     """
 
     id: UUID
@@ -226,8 +223,7 @@ def checked_url(
     """Return an address for deliveries; raises `InvalidRequest` naming the `field`.
 
     Private networks and this machine are refused unless the host is in `allowed` (`host` or `host:port`, lower case),
-    the
-    setting `setting`. Names are resolved and checked at sending.
+    the setting `setting`. Names are resolved and checked at sending.
     """
     if len(url) > MAX_TARGET_CHARS:
         raise InvalidRequest(f"{field}: expected at most {MAX_TARGET_CHARS} characters, found {len(url)}")

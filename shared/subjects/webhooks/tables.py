@@ -45,8 +45,7 @@ class ChannelRow(SQLModel, table=True):
     """A tenant's channel with sent replies, by `config`; other channels' replies are fetched.
 
     A receiver that `knows_repeats` detects them by id. Inbound posts have a secret with the digest `secret_hash`.
-    Nothing
-    is sent before `paused_until`, or with a `problem`.
+    Nothing is sent before `paused_until`, or with a `problem`.
     """
 
     __tablename__ = "channels"
@@ -68,14 +67,11 @@ class DeliveryRow(SQLModel, table=True):
     """One message to an endpoint, a callback (`target`), or a channel.
 
     `body` and `id`, which detects repeats, never change. Each `recipient` has limited concurrency. `run_at` is when
-    it is
-    due, or, while it is sent, when its worker is given up. The `earlier` attempts do not count: before a redelivery,
-    or the
-    receiver asked for a wait. `external_id` is the receiver's id.
+    it is due, or, while it is sent, when its worker is given up. The `earlier` attempts do not count: before a
+    redelivery, or the receiver asked for a wait. `external_id` is the receiver's id.
 
     A `channel` gets the message `message_id` or question `question_id`, in order per conversation; `parts` have
-    arrived, and
-    it was sent with unknown result `doubts` times.
+    arrived, and it was sent with unknown result `doubts` times.
     """
 
     __tablename__ = "deliveries"
