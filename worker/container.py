@@ -60,7 +60,6 @@ from planq.shared.subjects.payloads.objects import open_objects
 from planq.shared.subjects.payloads.store import PayloadStore
 from planq.shared.subjects.questions.store import QuestionSweep
 from planq.shared.subjects.schedules.store import ScheduleSweep
-from planq.shared.subjects.streams.contract import TextSink
 from planq.shared.subjects.streams.store import PostgresTexts
 from planq.shared.subjects.tenants.config import Tenants
 from planq.shared.subjects.tenants.directory import TenantDirectory
@@ -107,7 +106,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "publisher": methods(Publisher),
     "planner": methods(Planner) | methods(TurnPlanner),
     "responder": methods(Responder),
-    "texts": methods(TextSink),
+    "texts": methods(PostgresTexts),
     "turns": methods(TurnReader),
     "tool": methods(FindsOut) | methods(Gathers),
     "payloads": methods(Payloads),

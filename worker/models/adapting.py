@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from planq.shared.agentic.models.adaptations import Adaptation
-from planq.shared.agentic.models.contract import Adaptations
 from planq.shared.platform.errors import Unavailable
+from planq.shared.subjects.adaptations.store import AdaptationStore
 
 _log = logging.getLogger("planq.llm")
 
@@ -22,7 +22,7 @@ _OWN_SECONDS = 180.0
 class KnownAdaptations:
     """The stored adaptations, and those learned here since; a call never fails because the database is away."""
 
-    def __init__(self, stored: Adaptations | None, clock: Callable[[], float]) -> None:
+    def __init__(self, stored: AdaptationStore | None, clock: Callable[[], float]) -> None:
         self._stored = stored
         self._clock = clock
         self._own: OrderedDict[tuple[str, str], dict[Adaptation, float]] = OrderedDict()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from planq.shared.agentic.models.circuit import CircuitOpen, Turn
-from planq.shared.agentic.models.contract import Adaptations, CutOff, MayName, ProviderKeys
+from planq.shared.agentic.models.contract import CutOff, MayName, ProviderKeys
 from planq.shared.agentic.models.ending import CutOffBy
 from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
 from planq.shared.agentic.models.failure import error_class
@@ -47,6 +47,7 @@ from planq.shared.platform.errors import (
 from planq.shared.platform.lacking import LackedHere
 from planq.shared.platform.redact import secrets_of
 from planq.shared.platform.values.describe import excerpt, sentence_list
+from planq.shared.subjects.adaptations.store import AdaptationStore
 from planq.worker.models.adapting import KnownAdaptations
 from planq.worker.models.cassette import Recorder, replay
 from planq.worker.models.circuits import Circuits
@@ -109,7 +110,7 @@ class ModelGateway:
         keys: ProviderKeys | None = None,
         may_name: MayName | None = None,
         texts: LiveTexts | None = None,
-        adaptations: Adaptations | None = None,
+        adaptations: AdaptationStore | None = None,
         parts: PartLoader | None = None,
         files: FileStore | None = None,
         is_elsewhere: Callable[[str], Awaitable[bool]] | None = None,

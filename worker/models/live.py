@@ -16,7 +16,8 @@ from uuid import UUID
 from planq.shared.agentic.models.exchange import Ask, StageAttempt
 from planq.shared.agentic.plan.speech import Speech, SpeechForm
 from planq.shared.platform.errors import DatabaseUnavailable
-from planq.shared.subjects.streams.contract import Epoch, TextPiece, TextSink
+from planq.shared.subjects.streams.contract import Epoch, TextPiece
+from planq.shared.subjects.streams.store import PostgresTexts
 
 _log = logging.getLogger("planq.llm")
 
@@ -81,7 +82,7 @@ class LiveCall:
 class LiveTexts:
     """The texts of one process's calls, and their writer; lives on one event loop."""
 
-    def __init__(self, sink: TextSink, every_seconds: float = _EVERY_SECONDS) -> None:
+    def __init__(self, sink: PostgresTexts, every_seconds: float = _EVERY_SECONDS) -> None:
         self._sink = sink
         self._every_seconds = every_seconds
         self.numbers = count(1)

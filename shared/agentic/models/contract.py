@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from planq.shared.agentic.models.adaptations import Adaptation
 from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings, ModelReply, TurnForm
 from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.kernel.budget import Price
@@ -22,18 +21,6 @@ ProviderKeys = Callable[[str, str], Awaitable[str | None]]
 
 MayName = Callable[[str, str], Awaitable[bool]]
 """Return whether a tenant may use a model, by its full name, with the server's keys."""
-
-
-class Adaptations(Protocol):
-    """The adaptations that all processes have learned."""
-
-    async def of(self, base_url: str, model: str) -> frozenset[Adaptation]:
-        """Return how requests for a model at a base URL are changed; raises `Unavailable`."""
-        ...
-
-    async def learn(self, base_url: str, model: str, adaptation: Adaptation, refusal: str) -> None:
-        """Store that a server has accepted a changed request after this `refusal`; raises `Unavailable`."""
-        ...
 
 
 class Planner(Protocol):

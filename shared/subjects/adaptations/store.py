@@ -42,9 +42,11 @@ class AdaptationStore:
         self._known = RefreshingCache[tuple[str, str], frozenset[Adaptation]](self._look, _FRESH_SECONDS)
 
     async def of(self, base_url: str, model: str) -> frozenset[Adaptation]:
+        """Return how requests for a model at a base URL are changed."""
         return await self._known.of((base_url, model))
 
     async def learn(self, base_url: str, model: str, adaptation: Adaptation, refusal: str) -> None:
+        """Store that a server has accepted a changed request after this `refusal`."""
         await self._database.fetch_one(
             "learn_adaptation",
             base_url=base_url,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 from uuid import UUID
 
 
@@ -35,20 +33,3 @@ class LiveText:
     epoch: Epoch
     stage: str
     text: str
-
-
-class TextSink(Protocol):
-    """Takes texts of followed jobs."""
-
-    async def followed(self, job_ids: Collection[UUID]) -> Collection[UUID]:
-        """Return the followed ones of these jobs; raises `DatabaseUnavailable`."""
-        ...
-
-    async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
-        """Append a piece to each text; return each text's length.
-
-        A piece that leaves a gap is dropped: writers continue from the returned length. Texts replaced by a newer
-        epoch are missing. Precondition: one piece per epoch, not empty, storable. Raises `DatabaseUnavailable`;
-        writing again is harmless.
-        """
-        ...

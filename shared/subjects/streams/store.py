@@ -10,15 +10,22 @@ from planq.shared.subjects.streams.contract import Epoch, TextPiece
 
 
 class PostgresTexts:
-    """Implements `TextSink`."""
+    """Takes texts of followed jobs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def followed(self, job_ids: Collection[UUID]) -> Collection[UUID]:
+        """Return the followed ones of these jobs; raises `DatabaseUnavailable`."""
         return {row["job_id"] for row in await self._database.fetch_all("followed_jobs", job_ids=list(job_ids))}
 
     async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
+        """Append a piece to each text; return each text's length.
+
+        A piece that leaves a gap is dropped: writers continue from the returned length. Texts replaced by a newer
+        epoch are missing. Precondition: one piece per epoch, not empty, storable. Raises `DatabaseUnavailable`;
+        writing again is harmless.
+        """
         rows = await self._database.fetch_all(
             "write_texts",
             job_ids=[piece.epoch.job_id for piece in pieces],
