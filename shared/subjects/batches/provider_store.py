@@ -60,8 +60,7 @@ class ProviderBatches:
     ) -> bool:
         """Release it until later, and store the provider's id; False if it was lost."""
         given = provider_id, handle, is_cancelled, None if error is None else capped(error), again.total_seconds()
-        applied: bool = await self._database.call("planq_keep_provider_batch", held.id, self._worker_id, *given)
-        return applied
+        return bool(await self._database.call("planq_keep_provider_batch", held.id, self._worker_id, *given))
 
     async def settle(
         self,
@@ -73,5 +72,4 @@ class ProviderBatches:
         """Store results; with `rest` the batch and its other calls have ended. False if it was lost."""
         items = [{"job": str(one.job), "status": one.status, "result": one.result} for one in results]
         given = as_json(items), rest, None if message is None else capped(message)
-        applied: bool = await self._database.call("planq_settle_calls", held.id, self._worker_id, *given)
-        return applied
+        return bool(await self._database.call("planq_settle_calls", held.id, self._worker_id, *given))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from inspect import Parameter, signature
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
+
+from pydantic import TypeAdapter
 
 from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Priority, Strategy
 from planq.shared.platform.errors import InvalidRequest
@@ -163,27 +165,13 @@ class JobFilter:
         return self.status is JobStatus.INPUT_REQUIRED
 
     def to_json(self) -> dict[str, Any]:
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        texts: Mapping[str, Callable[[Any], Any]] = {
-            "batch_id": str,
-            "made_before": datetime.isoformat,
-            "made_after": datetime.isoformat,
-        }
-        return {name: texts.get(name, _same)(value) for name, value in given.items()}
+        known: dict[str, Any] = _ADAPTER.dump_python(self, mode="json", exclude_none=True)
+        return known
 
     @classmethod
-    def of_json(cls, value: Mapping[str, Any]) -> Self:
+    def of_json(cls, value: Mapping[str, Any]) -> JobFilter:
         """Return the filter of `to_json`, without unknown fields."""
-        kinds: dict[str, Any] = {
-            "status": JobStatus,
-            "strategy": Strategy,
-            "priority": Priority,
-            "batch_id": UUID,
-            "made_before": datetime.fromisoformat,
-            "made_after": datetime.fromisoformat,
-        }
-        known = {one.name for one in fields(cls)}
-        return cls(**{name: kinds.get(name, _same)(one) for name, one in value.items() if name in known})
+        return _ADAPTER.validate_python(value)
 
     def has_metadata(self, metadata: Any) -> bool:
         """Return whether a job's metadata has all wanted values, as JSON (5 is 5.0).
@@ -195,6 +183,9 @@ class JobFilter:
         return isinstance(metadata, Mapping) and all(
             name in metadata and _fits(metadata[name], value) for name, value in self.metadata.items()
         )
+
+
+_ADAPTER = TypeAdapter(JobFilter)
 
 
 def _fits(value: Any, wanted: Any) -> bool:
@@ -223,10 +214,6 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_is_same, one, other))
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def statuses_for(act: JobAct, wanted: JobStatus | None) -> Sequence[JobStatus]:

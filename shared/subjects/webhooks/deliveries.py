@@ -35,22 +35,23 @@ class PostgresDeliveries:
     async def finish(self, delivery: Delivery, outcome: DeliveryOutcome) -> bool:
         """Store the result of an attempt; True if it applied. Repeats are harmless."""
         again, error = outcome.again, outcome.error
-        applied: bool = await self._database.call(
-            "planq_end_delivery",
-            delivery.id,
-            delivery.attempt,
-            outcome.is_sent,
-            None if again is None else again.total_seconds(),
-            outcome.response_status,
-            None if error is None else as_json(error.to_json()),
-            outcome.is_gone,
-            outcome.is_uncertain,
-            None if outcome.pause is None else outcome.pause.total_seconds(),
-            outcome.external_id,
-            outcome.problem,
-            outcome.is_wait,
+        return bool(
+            await self._database.call(
+                "planq_end_delivery",
+                delivery.id,
+                delivery.attempt,
+                outcome.is_sent,
+                None if again is None else again.total_seconds(),
+                outcome.response_status,
+                None if error is None else as_json(error.to_json()),
+                outcome.is_gone,
+                outcome.is_uncertain,
+                None if outcome.pause is None else outcome.pause.total_seconds(),
+                outcome.external_id,
+                outcome.problem,
+                outcome.is_wait,
+            )
         )
-        return applied
 
     async def note_part(self, delivery: Delivery, parts: int, external_id: str | None) -> bool:
         """Store that `parts` of a message have arrived; True if it applied."""
