@@ -66,7 +66,7 @@ async def post_tenant(request: Request, services: Use) -> Response:
         body = await body_of(TenantRequest, {"name": fields.get("name", ""), "is_disabled": False, "config": {}})
         made = values_of(await put_tenant(tenant_id, body, services))
         return seen(f"/tenants/{made['id']}")
-    raise Conflict(f"there is a tenant {tenant_id!r} already; change it, or choose another id")
+    raise Conflict(f"the tenant {tenant_id!r} already exists; change it, or choose another id")
 
 
 @tenant_page_routes.get("/ui/tenants/{tenant_id}")
@@ -165,7 +165,7 @@ async def post_config(request: Request, tenant_id: str, services: Use) -> Respon
     fields = fields_of(request)
     present = values_of(await get_tenant(tenant_id, services))
     if fields.get("seen") != present["updated_at"]:
-        raise Conflict(f"somebody has changed the tenant {tenant_id!r} meanwhile; look at it again")
+        raise Conflict(f"the tenant {tenant_id!r} was changed by somebody else; read it again")
     sent = {"name": fields.get("name", ""), "config": await off_loop(config_change, present["config"], fields)}
     await patch_tenant(tenant_id, await body_of(TenantChange, sent), services)
     return seen(f"/tenants/{tenant_id}")

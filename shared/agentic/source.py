@@ -97,7 +97,7 @@ def _read_json(text: str) -> DocumentSource | None:
         return _unreadable(_TOO_DEEP)
     if _has_too_many_parts(value):
         return _unreadable(_TOO_MANY_PARTS)
-    # Tabs stand between the parts of JSON only, and YAML takes none there.
+    # JSON may have tabs between its parts, YAML may not.
     marked = _read_yaml(text.replace("\t", " "))
     defects = [found for found in marked.defects if found.message == _TWICE]
     return DocumentSource(value, marked.lines, [*defects, *map(_nul, _with_nul(value))])
@@ -135,7 +135,7 @@ def _has_too_many_parts(value: Any) -> bool:
     return False
 
 
-_TWICE = "the same key stands here twice"
+_TWICE = "this key is already used above"
 
 
 def _nul(path: DocumentPath) -> Defect:

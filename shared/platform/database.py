@@ -96,7 +96,7 @@ def _no_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-# What `json.JSONEncoder` makes anew for each text, which takes three times as long as a short text does.
+# `json.JSONEncoder` would make this for each text, which takes three times as long as encoding a short text.
 _pieces = c_make_encoder(None, _no_json, encode_basestring_ascii, None, ":", ",", False, False, False)
 
 

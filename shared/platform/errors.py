@@ -55,7 +55,7 @@ class PlanqError(Exception):
 
 
 class RequestRefused(PlanqError):
-    """The request cannot be carried out as it stands; nothing was changed."""
+    """The request is refused, and nothing was changed."""
 
     code = "invalid_request"
     status: ClassVar[int] = 422
@@ -107,7 +107,7 @@ class NotAsked(RequestRefused):
 
 
 class NotFound(RequestRefused):
-    """There is no such thing, or not for this tenant. To do: look at the id."""
+    """It does not exist, or not for this tenant. To do: check the id."""
 
     code = "not_found"
     status = 404
@@ -131,7 +131,7 @@ class SecretInChat(RequestRefused):
 
 
 class Erased(RequestRefused):
-    """What is asked for was there, and a person had it erased. To do: nothing brings it back."""
+    """A person had this erased. To do: nothing, it cannot be restored."""
 
     code = "erased"
     status = 410
@@ -424,7 +424,7 @@ class InternalFault(ExecutionFailed):
 
 
 class Unavailable(PlanqError):
-    """Something that planq stands on does not answer. To do: try again later."""
+    """A service that planq needs does not answer. To do: try again later."""
 
     code = "unavailable"
     retryable = True

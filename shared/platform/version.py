@@ -17,7 +17,7 @@ _DIGITS = 12
 
 @cache
 def commit() -> str | None:
-    """Return the first digits of the commit of the checkout or of the wheel; None where nothing tells it."""
+    """Return the first digits of the commit of the checkout or of the wheel, None if unknown."""
     if COMMIT_FILE.exists():
         return COMMIT_FILE.read_text("ascii").strip()[:_DIGITS] or None
     root, git = Path(__file__).resolve().parents[2], which("git")

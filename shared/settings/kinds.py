@@ -156,7 +156,7 @@ ModelKey = Annotated[SecretStr | None, AfterValidator(_telling_key)]
 
 def _named(value: Any) -> Any:
     if isinstance(value, str) and not value.strip():
-        raise ValueError("expected the path of a file; leave the variable unset where there is none")
+        raise ValueError("expected the path of a file; without a file, leave the variable unset")
     return value
 
 

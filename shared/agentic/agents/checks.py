@@ -159,7 +159,7 @@ def _schema(schema: Mapping[str, Any], path: DocumentPath) -> _Found:
     if not broken:
         slow = [(place, pattern) for place, pattern in patterns_of(schema) if needs_backtracking(pattern)]
         try:
-            # A reference may make a schema of what stands there as a value: only this looks at the patterns in it.
+            # A reference may turn a value into a schema; only this check looks at its patterns.
             check_schema(schema, "the schema", is_trusted=bool(slow))
         except Misconfigured as error:
             yield path, error.message

@@ -46,7 +46,7 @@ def input_refused(document: AgentDocument, found: Sequence[Defect]) -> InvalidAr
     """Return the error that lists the defects; precondition: at least one."""
     listed = sentence_list([one.message if one.pointer == "action" else one.render() for one in found], _MOST_LISTED)
     known = sorted(document.actions)[:_MOST_NAMED]
-    message = capped(f"agent {document.name!r} cannot be asked so: {listed}")
+    message = capped(f"agent {document.name!r} cannot take this input:  {listed}")
     return InvalidArguments(message, errors=[one.of_body() for one in found], actions=known)
 
 

@@ -129,7 +129,7 @@ def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[Document
 def _empty(document: AgentDocument) -> Iterator[DocumentWarning]:
     given = (document.system_prompt().strip(), document.tools, document.skills, document.actions, document.loop)
     if not any(given):
-        message = "it has neither instructions (description) nor tools: it only passes on what it is asked"
+        message = "it has neither instructions (description) nor tools: it only passes its input on"
         yield DocumentWarning("", "agent_empty", document.name, message)
 
 

@@ -50,7 +50,7 @@ def price_of(name: ModelName, asked_tokens: int, prices: Mapping[str, OwnPrice])
     """Return the price of a call to a model; None if unknown. `prices` are the operator's own."""
     if (own := own_price(prices, name.full)) is not None:
         return Price(float(own.cost(asked_tokens)), float(own.cost(0, 1)))
-    from genai_prices import Usage, calc_price  # only where money is limited or told: it costs memory
+    from genai_prices import Usage, calc_price  # imported on first use: it takes memory
 
     try:
         asked, whole = (

@@ -117,9 +117,7 @@ class Scope:
 
     def refuse(self, template: str, place: str) -> None:
         """Note an invalid template: as plain text the agent would see its braces."""
-        expected = (
-            "write {{ bindings.NAME }} or {{ result.KEY.FIELD }}, and \\{{ where the braces stand for themselves"
-        )
+        expected = "write {{ bindings.NAME }} or {{ result.KEY.FIELD }}, and \\{{ for literal braces"
         found = _FILTER.search(template)
         why = "names nothing" if found is None else f"has the filter {found[1][:40]!r}, and there are none"
         named = f"{place}: {capped(template, 100)!r} {why}; {expected}"
@@ -228,7 +226,7 @@ def _put(holder: Any, path: Sequence[str], text: str) -> None:
 
 
 def _parts(text: str, scope: Scope, place: str) -> list[_Part]:
-    """Cut an author's text at its templates; `$…` stands for itself."""
+    """Cut an author's text at its templates; `$…` is literal."""
     found: list[_Part] = []
     end = 0
     for match in _TEMPLATE.finditer(text):

@@ -39,7 +39,7 @@ METADATA_SCHEMA: dict[str, Any] = {
         "trace_id": {"type": "string"},
         "user_id": {"type": "string"},
         "tool_name": {"type": "string"},
-        "skill_id": {"type": "string", "description": "The skill on whose behalf it was made, where there is one"},
+        "skill_id": {"type": "string", "description": "The skill that it was made for, if any"},
         "skill_name": {"type": "string", "description": "What people call that skill"},
         "executed_at": {"type": "string", "format": "date-time"},
     },

@@ -227,7 +227,7 @@ def read_block(raw: Any) -> tuple[LoopBlock | None, list[Finding]]:
         block = LoopBlock.model_validate(raw)
     except ValidationError as error:
         found += [_defect(item) for item in error.errors(include_url=False, include_context=False)]
-    # Bounded, for each of the thousands that fit in a block takes a while to be told.
+    # Bounded: a block can have thousands, and each takes a while to describe.
     found += islice(_spoken_defects(raw), _MOST_SPOKEN)
     return (None if found else block), found
 
@@ -279,7 +279,7 @@ def _rule(path: DocumentPath, rule: Mapping[str, Any], names: Sequence[str]) -> 
     for place, message in template_defects(rule.get("with"), names):
         yield (*path, "with", *place), message
     if "with" in rule and "tool" not in rule:
-        yield (*path, "with"), "there is no tool that it is for"
+        yield (*path, "with"), "expected a tool for it"
     if path[0] == "on_error" and "tool" not in rule and rule.get("then") != "abort":
         yield path, "expected a tool, or then: abort; this rule does nothing"
 

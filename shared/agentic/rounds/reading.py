@@ -1,6 +1,6 @@
 """Read a model's turn of `loop` or `react`: tolerant about where the decision is, strict about its content.
 
-A `react` model that calls a tool with bad arguments has still called it: that call fails, and its turn stands.
+A `react` model that calls a tool with bad arguments has still called it: only that call fails.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def interpret_turn(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnF
         return _from_forced(tool_calls)
     if tool_calls:
         return _from_native(text, tool_calls, form)
-    # A model of `react` was told of no further kinds: a text of such a form is its answer.
+    # Prompts of `react` describe no further kinds: a text in such a form is its answer.
     found = decision_in(text, _KINDS) if form is TurnForm.LOOP else decision_in(text)
     if found is not None:
         return _from_decision(found)
@@ -207,7 +207,7 @@ def _from_decision(document: Any) -> Turn:
             return Abort(_text(given, "reason", "content", "reasoning") or "the planner gave no reason")
         case "noop":
             return NothingLeft()
-    # A question counts wherever there are no calls.
+    # A question only counts without calls.
     if kind in QUESTION_TYPES or QUESTION in given:
         return _question(given)
     return NothingLeft() if kind == TOOL_CALLS else malformed(invalid_plan("expected a type, found none", "/type"))
@@ -237,7 +237,7 @@ def _planned(given: Mapping[str, Any]) -> Turn:
     if isinstance(calls, list):
         read = [_read_call(position, call, errors) for position, call in enumerate(calls)]
         numbers, calls = [number for number, _ in read], [call for _, call in read]
-    # A question beside calls does not count, and the model need not say why it calls.
+    # A question does not count with calls, and `reasoning` is optional.
     document |= {"type": TOOL_CALLS, "reasoning": given.get("reasoning", ""), "calls": calls}
     return _calls(document, errors, numbers=numbers)
 

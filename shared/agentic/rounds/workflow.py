@@ -646,7 +646,7 @@ class _Parser:
         if self._sign("-"):
             number = re.fullmatch(r"`([0-9.]+)`", self._unary())
             if number is None:
-                raise NotExpressible("a minus stands before numbers only here")
+                raise NotExpressible("only numbers can have a minus here")
             return f"`-{number[1]}`"
         if self._sign("("):
             made = self._or()

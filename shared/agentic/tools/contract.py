@@ -157,11 +157,11 @@ class ToolContext:
     ) -> Mapping[str, Any]:
         """Do `ask`, in a synchronous tool of either pool."""
         if self.people is None:
-            raise InternalFault(f"tool {self.tool_name!r} asked where nobody can be asked: only its call may")
+            raise InternalFault(f"tool {self.tool_name!r} asked a question outside its call")
         if isinstance(question, str):
             question = Question(question, schema, default, of)
         elif schema is not None or default is not None or of is not None:
-            raise TypeError("a Question has a schema, a default and an `of` of its own; expected none beside it")
+            raise TypeError("schema, default and of belong to the Question; leave them out here")
         whom = question.of or ("operator" if question.schema is None else "asker")
         put = StepQuestion(
             QuestionKind.FORM,

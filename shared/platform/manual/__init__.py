@@ -18,20 +18,20 @@ INSTALLED = Path(__file__).resolve().parent / "pages"
 """A wheel has the pages here, in one folder (`planq.deploy.wheel`)."""
 
 _SATURATION, _BY_LENGTH = 1.2, 0.6
-"""How soon a further occurrence of a word counts no more, and how much a long section loses by its length."""
+"""Parameters of BM25: k1, how soon more occurrences stop counting, and b, how much long sections lose."""
 
 _IN_HEADING, _IN_TITLE = 4, 2
-"""How often a word counts that stands in the heading of its section, or in the title of its page."""
+"""How many times a word in a section's heading, or in a page's title, counts."""
 
 _OF_HEADING = 1.5
-"""What a heading is worth that says nothing but what was asked; one of which it is a part is worth that part."""
+"""Factor of a heading that has only words of the query; a heading with other words gets a part of it."""
 
 _BY_NATURE: Sequence[tuple[re.Pattern[str], float]] = (
     (re.compile(r"docs/(decisions|comparison|benchmarks)\.md"), 0.5),
     (re.compile(r"docs/(http-(?!api)\w+|cli|settings|scopes|architecture)\.md"), 0.7),
     (re.compile(r"docs/troubleshooting\.md"), 1.2),
 )
-"""What a page is for: who asks how to do something wants a way before a list of fields or a reason."""
+"""Factors of kinds of pages: readers look for instructions before field lists and reasons."""
 
 _COMMON = frozenset(
     re.findall(

@@ -112,7 +112,7 @@ def _twice(names: Sequence[str]) -> str:
         if name in seen:
             return name
         seen.add(name)
-    raise ValueError("no name stands there twice")
+    raise ValueError("no name is there twice")
 
 
 def _first(value: Any) -> str:
@@ -124,7 +124,7 @@ def _first(value: Any) -> str:
             return to_pointer((tokens, item.twice))
         inner = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
         stack.extend(reversed([((tokens, key), found) for key, found in inner]))
-    raise ValueError("no key stands there twice")
+    raise ValueError("no key is there twice")
 
 
 def finite(text: str) -> float:

@@ -56,7 +56,7 @@ def _refuse_equal_keys(value: Any) -> None:
     while stack:
         item = stack.pop()
         if isinstance(item, Mapping):
-            # Strings are equal to themselves alone: only where another kind of key stands can two become one.
+            # Two keys can only become equal if one is not a string.
             if any(type(key) is not str for key in item):
                 _refuse_equal(item)
             stack.extend(one for one in item.values() if isinstance(one, _CONTAINERS))

@@ -137,7 +137,7 @@ class PartialObject:
     def _escape(self) -> bool:
         found = _ESCAPE.match(self._left, self._at)
         if found is None:
-            # Either the rest of it is to come, or it is none.
+            # Either the rest is still missing, or this is no escape.
             is_none = len(self._left) - self._at >= _LONGEST_ESCAPE
             return is_none and self._goes_to(self._over)
         if found[2] is not None:

@@ -64,7 +64,7 @@ def _cut(value: Any, chars: int, depth: int) -> Any:
 
 
 def _children(values: Sequence[Any], chars: int, depth: int) -> list[Any]:
-    # Sizes far above the average need not be told apart, and are not counted to their end.
+    # Sizes far above the average count as equal, so measuring stops there.
     most = 8 * max(chars, 0) // len(values) + 64
     share = fair_share([measure(value, most) for value in values], max(chars, 0))
     return [_cut(value, share, depth - 1) for value in values]

@@ -58,7 +58,7 @@ def check_cron(expression: str) -> None:
 def next_time(expression: str, zone: tzinfo, after: datetime) -> datetime | None:
     """Return the first due moment after `after` (aware) in UTC, None within 50 years; raises `InvalidRequest`."""
     after = after.astimezone(UTC)
-    # What the clock shows for the second time is not asked for again: from there the expression would look back.
+    # Skip times that the clock shows again after summer time: croniter would go back there.
     for moment in _simulated(expression, after.astimezone(zone)):
         due = moment.astimezone(UTC)
         if due > after:

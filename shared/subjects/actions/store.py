@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from pydantic import TypeAdapter
+
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.platform.database import Database, Row, as_json
 from planq.shared.platform.errors import Conflict
@@ -15,6 +17,9 @@ from planq.shared.subjects.jobs.selection import JobAct, JobFilter, statuses_for
 
 COUNTED_AMONG = 5_000
 """Maximum jobs read to count what an action would change."""
+
+FILTERS = TypeAdapter(JobFilter)
+"""Converts stored filters; ignores unknown fields."""
 
 KEPT_DAYS = 30
 _FORGOTTEN_AT_ONCE = 100
@@ -58,7 +63,7 @@ class JobActions:
             id=found,
             tenant_id=new.tenant_id,
             act=str(new.act),
-            filter=as_json(new.filter.to_json()),
+            filter=as_json(FILTERS.dump_python(new.filter, mode="json", exclude_none=True)),
             repeat_unsafe=new.repeat_unsafe,
             after=_BEFORE_ALL,
             idempotency_key=new.idempotency_key,
@@ -103,6 +108,6 @@ class JobActions:
 
     async def left(self, tenant_id: str, action: Row) -> int:
         """Count the jobs that an action still has to change, among the next ones."""
-        wanted = JobFilter.of_json(action["filter"])
+        wanted = FILTERS.validate_python(action["filter"])
         given = (JobAct(action["act"]), wanted, action["created_at"], action["after_job"], COUNTED_AMONG)
         return sum(is_meant(row, wanted) for row in await selected_jobs(self._database, tenant_id, *given))

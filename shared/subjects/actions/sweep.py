@@ -18,9 +18,10 @@ from planq.shared.kernel.store.codec import requested_wakes
 from planq.shared.kernel.sweep import SweepResult
 from planq.shared.platform.database import Database, Row, as_json
 from planq.shared.platform.errors import DatabaseUnavailable, ExecutionFailed, PlanqError, storable
+from planq.shared.subjects.actions.store import FILTERS
 from planq.shared.subjects.jobs.again import seconds_again, steps_with_unknown_outcome
 from planq.shared.subjects.jobs.find import is_meant, selected_jobs
-from planq.shared.subjects.jobs.selection import JobAct, JobFilter
+from planq.shared.subjects.jobs.selection import JobAct
 
 _log = logging.getLogger("planq.actions")
 
@@ -58,7 +59,7 @@ class _ActionRun:
         self._holder = holder
         self._action = action
         self._act = JobAct(action["act"])
-        self._filter = JobFilter.of_json(action["filter"])
+        self._filter = FILTERS.validate_python(action["filter"])
         self._after: UUID = action["after_job"]
         self._acted = SweepResult(goes_on=True)
 

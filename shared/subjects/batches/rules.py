@@ -117,7 +117,7 @@ class LineSplitter:
 
     def _add(self, part: bytes) -> None:
         self._bytes += len(part)
-        # One byte more is kept than a line may have, for the `\r` that is none of it.
+        # One byte more than a line may have, for a `\r` that does not belong to it.
         self._begun += part[: max(0, self._max_line_bytes + 1 - len(self._begun))]
 
     def _take(self) -> Iterator[FileLine]:

@@ -241,4 +241,4 @@ class BatchStore:
 
 
 def _taken_away() -> Conflict:
-    return Conflict("the upload took too long, and was given up; send the request again")
+    return Conflict("the upload took too long and was stopped; send the request again")

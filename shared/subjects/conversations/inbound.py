@@ -38,7 +38,7 @@ class Sender(_Part):
     """Who sends a message."""
 
     type: Literal["user", "bot"] = "user"
-    external_id: _Name = Field(description="Who it is on the channel; tools are given it as the user.")
+    external_id: _Name = Field(description="The person's id on the channel; tools get it as the user.")
     display_name: str | None = Field(None, max_length=200)
 
 
@@ -90,10 +90,11 @@ class CanonicalMessage(_Part):
     from_: Sender = Field(alias="from")
     to: Recipient | None = None
     thread: _Name | None = Field(
-        None, description="The channel's name of the conversation; without one a new conversation begins."
+        None, description="The channel's name of the conversation; without it, a new conversation begins."
     )
     source_message_id: _Name | None = Field(
-        None, description="The channel's name of the message: what comes twice in one conversation is answered once."
+        None,
+        description="The channel's name of the message; if it arrives twice in a conversation, it is answered once.",
     )
     content: Annotated[Content | list[Any], _ContentOrParts] = Field(
         description="A text, or a list of parts: texts, images, files and audio, as the `input` of a job has them."
@@ -103,10 +104,11 @@ class CanonicalMessage(_Part):
         description="The agent that it is for, `name` or `name@version`; else that of its conversation, channel or "
         "tenant. `metadata.agent` means the same.",
     )
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Kept with the message; at most 16 KiB.")
-    id: _Name | None = Field(None, description="Stands for `source_message_id` where there is none.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Stored with the message; at most 16 KiB.")
+    id: _Name | None = Field(None, description="Used if `source_message_id` is missing.")
     conversation_id: _Name | None = Field(
-        None, description="planq's id of the conversation, as answers name it; a `thread` beside it is that one's."
+        None,
+        description="planq's id of the conversation, from an earlier answer; a `thread` must be this conversation's.",
     )
     timestamp: str | None = Field(
         None,

@@ -1,8 +1,8 @@
-"""Where a reader of events stands, so that it can go on from there later, and from any process.
+"""A reader's position among events, from which any process can continue.
 
-Numbers of a sequence are drawn before a commit, so one may become visible after a later one. A reader that remembers
-the last number alone would skip it. Events are therefore read in the order of their transactions, and only those of
-transactions below which none is open any more: nothing can come in before what was read.
+Sequence numbers are drawn before the commit, so a lower one may become visible after a higher one, and a reader that
+only remembers the last number would miss it. So events are read in the order of their transactions, up to the oldest
+that is still open: nothing can appear before what was read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Shapes of arguments: which kinds of values a call was made with, and never the values themselves.
+"""Shapes of arguments: the kinds of a call's values, never the values.
 
-An insight is shown to every job of a tenant, so it may hold nothing that one user has said to another one's job.
+An insight is shown to every job of a tenant, so it must not hold what one user said to another's job.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Shape = Mapping[str, str]
 """The kind of each argument, by its name."""
 
 MAX_ARGUMENTS = 12
-"""More arguments of a call are not looked at: a lesson has to stay readable."""
+"""Further arguments of a call are ignored, to keep lessons readable."""
 
 OTHER = HIDDEN
-"""Stands for a name that could be a value, or a text to a model: a name that no programmer would choose."""
+"""Replaces a name that may be a value or an instruction: one that no programmer would choose."""
 
 _NAME = re.compile(r"[A-Za-z_](?:[A-Za-z_]|[0-9](?![0-9]{3})){0,31}")
 _TOOL = re.compile(r"[A-Za-z_](?:[A-Za-z_.:/-]|[0-9](?![0-9]{3})){0,99}")
@@ -51,17 +51,17 @@ def argument_name(name: str) -> str:
 
 
 def tool_name(name: str) -> str:
-    """Return the name of a tool as it may be shown; `OTHER` for one that a model has made up of something else."""
+    """Return a tool's name, or `OTHER` if a model made it up from something else."""
     return name if _TOOL.fullmatch(name) else OTHER
 
 
 def error_code(code: str) -> str:
-    """Return the code of an error as it may be shown; `OTHER` for one that somebody has made up."""
+    """Return an error's code, or `OTHER` if it may be made up."""
     return code if _ERROR.fullmatch(code) else OTHER
 
 
 def kind_of(value: Any) -> str:
-    """Return what kind of value a JSON value is, in words."""
+    """Return the kind of a JSON value, in words."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -91,7 +91,7 @@ def _kind_of_text(text: str) -> str:
 
 
 def shape_of(arguments: Mapping[str, Any] | None) -> Shape | None:
-    """Return the shape of a call's arguments, sorted by name; None where they are not known."""
+    """Return the shape of a call's arguments, sorted by name; None if unknown."""
     if arguments is None:
         return None
     names = sorted(arguments)[:MAX_ARGUMENTS]
@@ -103,7 +103,7 @@ def call_digest(tool: str, shape: Shape) -> str:
 
 
 def digest_of(*parts: Any) -> str:
-    """Return a digest of JSON values, the same in every process."""
+    """Return a digest of JSON values, equal in every process."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -55,7 +55,7 @@ async def _select(
 ) -> Sequence[Row]:
     said = {one.name: getattr(wanted, one.name) for one in fields(wanted) if one.name not in _APART}
     compared = {name: str(one) if isinstance(one, StrEnum) else one for name, one in said.items() if one is not None}
-    # Planned for what is given each time: a plan that is kept for all filters would read for the worst of them.
+    # Planned for each filter: a plan for all filters would be as slow as the slowest.
     return await database.fetch_page(
         "select_jobs",
         "".join(f" AND {_CONDITIONS.get(name, f'j.{name} = %({name})s')}" for name in compared),

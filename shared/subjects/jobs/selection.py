@@ -11,8 +11,6 @@ from inspect import Parameter, signature
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from pydantic import TypeAdapter
-
 from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Priority, Strategy
 from planq.shared.platform.errors import InvalidRequest
 
@@ -84,7 +82,7 @@ _TEXT = {"min_length": 1, "max_length": 200}
 _UUID = {"pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"}
 _SECONDS = {"ge": 0, "le": 1e9}
 _TIME = {"max_length": 40, "json_schema_extra": {"format": "date-time"}}
-_AGO = "So long ago it was submitted."
+_AGO = "Seconds since it was submitted."
 _AT = "When it was submitted; UTC without a zone."
 
 FILTER_FIELDS = (
@@ -94,22 +92,22 @@ FILTER_FIELDS = (
     _field("agent", str, _TEXT, "The name of its agent.", metavar="NAME", help="Only jobs of this agent."),
     _field("batch_id", str, _UUID, "The batch of its line.", option="batch", metavar="ID",
            help="Only jobs of this batch.", placeholder="its id"),
-    _field("words", str, _TEXT, "They stand in its input in any case.",
-           help="Only jobs in whose input this stands.", label="Words of the input"),
+    _field("words", str, _TEXT, "Words of its input, in any case.",
+           help="Only jobs with these words in their input.", label="Words of the input"),
     _field("metadata", metavar="KEY=VALUE", label="Metadata has", placeholder="team=blue, or JSON",
            help="Only jobs with this in their metadata, as a text, number, true, false or null; repeatable."),
     _field("older_than_seconds", float, _SECONDS, _AGO, option="older_than", metavar="SECONDS",
-           help="Only jobs that were submitted before then.",
+           help="Only jobs older than this.",
            form="older_than_hours", unit=3600.0, label="Older than, hours", chip="older than {} h"),
     _field("newer_than_seconds", float, _SECONDS, _AGO, option="newer_than", metavar="SECONDS",
-           help="Only jobs that were submitted since then.",
+           help="Only jobs newer than this.",
            form="newer_than_hours", unit=3600.0, label="Younger than, hours", chip="younger than {} h"),
     _field("created_before", str, _TIME, _AT, option="before", metavar="TIME",
            help="Only jobs submitted before this.", label="Submitted before (UTC)", type="datetime-local"),
     _field("created_after", str, _TIME, _AT, option="after", metavar="TIME", help="Only jobs submitted since this.",
            label="Submitted since (UTC)", chip="since {}", type="datetime-local"),
-    _field("min_cost_usd", float, {"ge": 0, "lt": 1e9}, "It has cost so much by now.", option="min_cost",
-           metavar="USD", help="Only jobs that have cost so much.",
+    _field("min_cost_usd", float, {"ge": 0, "lt": 1e9}, "Least cost so far.", option="min_cost",
+           metavar="USD", help="Only jobs that have cost at least this.",
            label="Cost at least, USD", chip="cost at least ${}"),
 )
 # fmt: on
@@ -164,15 +162,6 @@ class JobFilter:
             return None
         return self.status is JobStatus.INPUT_REQUIRED
 
-    def to_json(self) -> dict[str, Any]:
-        known: dict[str, Any] = _ADAPTER.dump_python(self, mode="json", exclude_none=True)
-        return known
-
-    @classmethod
-    def of_json(cls, value: Mapping[str, Any]) -> JobFilter:
-        """Return the filter of `to_json`, without unknown fields."""
-        return _ADAPTER.validate_python(value)
-
     def has_metadata(self, metadata: Any) -> bool:
         """Return whether a job's metadata has all wanted values, as JSON (5 is 5.0).
 
@@ -183,9 +172,6 @@ class JobFilter:
         return isinstance(metadata, Mapping) and all(
             name in metadata and _fits(metadata[name], value) for name, value in self.metadata.items()
         )
-
-
-_ADAPTER = TypeAdapter(JobFilter)
 
 
 def _fits(value: Any, wanted: Any) -> bool:

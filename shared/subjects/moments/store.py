@@ -96,7 +96,7 @@ class PostgresMemory:
             async def ask(statement: str, **more: Any) -> Row:
                 row = await (await connection.execute(query(statement), {**given, **more})).fetchone()
                 if row is None:  # of `add_schedule` alone
-                    raise Conflict("the turn that asks for the reminder has ended meanwhile")
+                    raise Conflict("the turn that requested the reminder has ended")
                 return row
 
             # The lock comes in a statement of its own: what others stored before it is seen only by the next ones.
@@ -122,11 +122,11 @@ class PostgresMemory:
 
 def _check_room(room: Row, most: int) -> None:
     if room["kept"] >= most:
-        raise Conflict(f"the user has {most} reminders already, the most there may be; delete one first")
+        raise Conflict(f"the user has {most} reminders already, the maximum; delete one first")
     if room["kept_of_tenant"] >= room["most_of_tenant"]:
         raise Conflict(
-            f"the tenant has {room['most_of_tenant']} reminders already, the most there may be, for whichever "
-            "user; delete one first"
+            f"the tenant has {room['most_of_tenant']} reminders already, the maximum for all its "
+            "users; delete one first"
         )
     if room["is_spent"]:
         raise BudgetExceeded(

@@ -61,7 +61,7 @@ class PostgresOrchestrations:
         return bool(await self._append("journal_refusal", given))
 
     async def _append(self, statement: str, given: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        # The lock comes in a statement of its own: what others appended before it is seen only by the next one.
+        # A separate statement takes the lock: only the next one sees what others appended before.
         async with self._database.connection() as connection, connection.transaction():
             await connection.execute(query("lock_orchestration"), given)
             return await (await connection.execute(query(statement), given)).fetchall()

@@ -145,7 +145,7 @@ class BucketObjects(ObjectStore):
 
         # FileNotFoundError is how obstore reports an object that is not there.
         self._failures = (BaseError, OSError, ValueError)
-        # Options given here replace those that obstore reads from the environment.
+        # These options replace those that obstore reads from the environment.
         is_http_allowed = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
         client: ClientConfig = {"timeout": _REQUEST_SECONDS, "allow_http": is_http_allowed}
         try:
@@ -155,7 +155,7 @@ class BucketObjects(ObjectStore):
 
     async def put(self, location: str, body: bytes) -> None:
         try:
-            # In one request: the parts of an upload that breaks off would lie about where no listing shows them.
+            # In one request: no listing would show the parts of an unfinished upload.
             await self._store.put_async(location, body, use_multipart=False)
         except self._failures as error:
             raise self._unavailable("takes no objects", error) from error

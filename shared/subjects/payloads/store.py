@@ -265,7 +265,7 @@ class PayloadStore:
         await self._database.execute("note_object", location=location, tenant_id=row["tenant_id"])
         await objects.put(location, body)
         if not await self._insert(query("put_object_payload"), {**row, "location": location}):
-            raise StorageUnavailable(f"the object {location} took so long to write that it was given up")
+            raise StorageUnavailable(f"the object {location} took too long to write and is not used")
 
 
 async def _cut_out(whole: AsyncIterator[bytes], start: int, stop: int) -> AsyncIterator[bytes]:

@@ -25,8 +25,8 @@ from planq.shared.subjects.agents.store import DocumentStore, pin_agent, with_pr
 from planq.shared.subjects.conversations.store import plan_wake
 
 _ENDED = {
-    "closed": "the conversation in which it was asked for is closed",
-    "gone": "the conversation in which it was asked for is not there any more",
+    "closed": "its conversation is closed",
+    "gone": "its conversation was deleted",
 }
 
 
@@ -103,7 +103,7 @@ class ScheduleSweep:
         """Make the due job and move the schedule on; None if another sweeper did, or it stopped."""
         try:
             if due.is_spent:
-                raise Conflict("its jobs have used up the budget that the job which asked for it had left")
+                raise Conflict("its jobs have used up the budget left by the job that requested it")
             pinned = loop = None
             if due.agent is not None:
                 pinned = await pin_agent(

@@ -63,111 +63,111 @@ class TenantConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    model: _MODEL | None = Field(default=None, description="The model of its jobs that name none.")
+    model: _MODEL | None = Field(default=None, description="Model of jobs that name none.")
     planner_model: _MODEL | None = Field(
-        default=None, description="The model of the planning call of `guided`; else that of the job."
+        default=None, description="Model of the planning call of `guided`; by default the job's."
     )
     fallback_models: Annotated[list[_MODEL], Field(max_length=5)] = Field(
-        default=[], description="Asked in this order where the model's provider is away."
+        default=[], description="Used in this order if the model's provider is unavailable."
     )
     on_incomplete: OnIncomplete = Field(
         default="accept",
-        description="What becomes of an answer that was cut off: `accept` it, let one more call `continue` it, or "
-        "`fail` its job. An agent's own wins.",
+        description="What happens to an answer that was cut off: `accept` it, let one more call `continue` it, "
+        "or `fail` its job. An agent's setting takes precedence.",
     )
     models: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = Field(
         default=None,
-        description="Models that it may name on the server's keys, with `*`; null: the server's default and those "
-        "above, and all for the tenant `default`. On keys of its own it names any.",
+        description="Models allowed with the server's keys, with `*`; null: the server's default and those "
+        "above, for the tenant `default` all. With its own keys a tenant may use any.",
     )
     planning_enabled: bool = Field(
         default=True, description="Messages become jobs of the strategy `guided`; off, of `react`."
     )
     strategy: StrategyName | None = Field(
-        default=None, description="The strategy of jobs of messages, whatever `planning_enabled` says."
+        default=None, description="Strategy of messages' jobs; replaces `planning_enabled`."
     )
     max_tool_steps: Annotated[int, Field(ge=1, le=1_000), WHOLE] = Field(
-        default=10, description="Bounds the turns of a message's job that call tools, and the calls of one turn."
+        default=10, description="Maximum turns with tool calls of a message's job, and maximum calls of one turn."
     )
     plan_timeout_seconds: Annotated[float, Field(gt=0, le=604_800)] = Field(
-        default=300.0, description="Bounds the time of all turns of a message's job."
+        default=300.0, description="Maximum time of all turns of a message's job."
     )
     prompt: Annotated[str, Field(max_length=100_000)] = Field(
-        default="", description="What its assistant is told, below the server's own prompts."
+        default="", description="Instructions for its assistant, after the server's own prompts."
     )
     tools: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = Field(
-        default=None, description="Names of the tools that it may use, with `*`; null: all."
+        default=None, description="Names of the allowed tools, with `*`; null: all."
     )
     mcp_servers: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = Field(
-        default=None, description="Names of the MCP servers whose tools it may use, with `*`; null: all."
+        default=None, description="Names of the MCP servers whose tools are allowed, with `*`; null: all."
     )
     knowledge_prefixes: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = Field(
-        default=None, description="How sources of documents begin that it may search; null: all."
+        default=None, description="Documents are searched if their source begins with one of these; null: all."
     )
     limits: dict[str, Any] = Field(
-        default={}, description="Limits of its jobs in the place of the server's, lower or higher, by their names."
+        default={}, description="Limits of its jobs that replace the server's, lower or higher, by name."
     )
-    budget: dict[str, Any] | None = Field(default=None, description="What the job of a message may use up.")
+    budget: dict[str, Any] | None = Field(default=None, description="Budget of a message's job.")
     retention: RetentionDays = Field(
         default=RetentionDays(),
-        description="`completed_days`, `failed_days`, `cancelled_days`: how long its jobs are kept after their end. "
-        "`conversations_days`: how long messages are, and conversations after the last one. `versions_days`: how "
-        "long versions of agents and skills are after the next one.",
+        description="Days to keep jobs after their end (`completed_days`, `failed_days`, `cancelled_days`), "
+        "messages, and conversations after the last one (`conversations_days`), and versions of "
+        "agents and skills after the next one (`versions_days`).",
     )
     channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = Field(
-        default=list(DEFAULT_CHANNELS), description="The channels over which messages may come."
+        default=list(DEFAULT_CHANNELS), description="Channels that may send messages."
     )
     agent: _AGENT | None = Field(
-        default=None, description="The agent of its messages and tasks, `name` or `name@version`; null: none."
+        default=None, description="Agent of its messages and tasks, `name` or `name@version`; null: none."
     )
     channel_agents: Annotated[dict[_CHANNEL, _AGENT], Field(max_length=100)] = Field(
         default={},
-        description="By channel the agent of its messages, in the place of `agent`; tasks are of `api`.",
-        json_schema_extra={"additionalProperties": False},  # else a name that is no channel's would fit
+        description="Agents of messages by channel, instead of `agent`; tasks belong to `api`.",
+        json_schema_extra={"additionalProperties": False},
     )
     rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
-        default=100, description="Messages and tasks within 60 seconds."
+        default=100, description="Maximum messages and tasks within 60 seconds."
     )
     channel_rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
-        default=50, description="Messages within 60 seconds over one channel."
+        default=50, description="Maximum messages of one channel within 60 seconds."
     )
     job_rate_limit: Annotated[int, Field(ge=1, le=10_000_000), WHOLE] = Field(
-        default=100_000, description="Jobs within 60 seconds that come by `/jobs`, forks and executions among them."
+        default=100_000, description="Maximum jobs from `/jobs` within 60 seconds, with forks and executions."
     )
     max_unfinished_jobs: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
-        default=100_000, description="Unfinished jobs of these at once."
+        default=100_000, description="Maximum unfinished jobs from `/jobs`."
     )
     max_uploads: Annotated[int, Field(ge=1, le=1_000), WHOLE] = Field(
         default=8,
-        description="Files of batches that come in at once; of those that the page sends, what has come whole.",
+        description="Maximum batch files being received at once; a file sent by the page counts once it is complete.",
     )
     max_waiting_lines: Annotated[int, Field(ge=1, le=100_000_000), WHOLE] = Field(
-        default=1_000_000, description="Lines of its batches that have not ended."
+        default=1_000_000, description="Maximum lines of its batches that have not ended."
     )
     max_streams: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
-        default=2_000, description="Streams of events that are open at once, over all API processes."
+        default=2_000, description="Maximum open event streams over all API processes."
     )
     max_waits: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
-        default=10_000, description="Requests that wait for a job at once, over all API processes."
+        default=10_000, description="Maximum requests that wait for a job, over all API processes."
     )
     max_open_questions: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
-        default=MAX_OPEN_QUESTIONS, description="Questions and approvals of its jobs that are open at once."
+        default=MAX_OPEN_QUESTIONS, description="Maximum open questions and approvals of its jobs."
     )
     max_reminders: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
-        default=MAX_REMINDERS, description="Reminders of all its users that are still to come."
+        default=MAX_REMINDERS, description="Maximum future reminders of all its users."
     )
     max_stored_bytes: Annotated[int, Field(ge=1_000_000, le=10**15), WHOLE] = Field(
-        default=MAX_STORED_BYTES, description="Bytes of its large outputs and its artifacts that are kept."
+        default=MAX_STORED_BYTES, description="Maximum bytes of stored large outputs and artifacts."
     )
     max_endpoints: Annotated[int, Field(ge=1, le=200), WHOLE] = Field(
-        default=50, description="Endpoints of webhooks; each end of a job may write so many deliveries."
+        default=50, description="Maximum webhook endpoints; the end of a job can write one delivery for each."
     )
     conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = Field(
-        default="queue", description="What becomes of a message that comes while a job of its conversation runs."
+        default="queue", description="What happens to a message that arrives while a job of its conversation runs."
     )
     question_policy: Literal["keep", "cancel"] = Field(
         default="keep",
-        description="What becomes of open questions of a job when a message answers none: kept, or cancelled.",
+        description="What happens to a job's open questions if a message answers none: they are kept or cancelled.",
     )
     tool_policy: dict[str, Any] = Field(
         default={},
@@ -176,31 +176,34 @@ class TenantConfig(BaseModel):
     )
     answers_from: Literal["asker", "anyone"] | Annotated[list[_NAME], Field(max_length=100)] = Field(
         default="asker",
-        description="Who may answer what a turn asks: who began it, anyone in its thread, or those of a list, too.",
+        description="Who may answer a turn's questions: the person who began it, anyone in its thread, or also "
+        "those of a list.",
     )
     approvals_from: Literal["asker", "anyone"] | Annotated[list[_NAME], Field(max_length=100)] = Field(
-        default="asker", description="The same for approvals that are the asker's, apart from other questions."
+        default="asker",
+        description="Who may answer the approvals that are for the asker; values as for `answers_from`.",
     )
     debounce_ms: Annotated[int, Field(ge=0, le=60_000), WHOLE] = Field(
-        default=0, description="Messages so close to one another become one job; 0 gathers nothing."
+        default=0, description="Messages within this time of each other become one job; 0: each its own."
     )
     debounce_most_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = Field(
-        default=10_000, description="The longest that the first of them waits."
+        default=10_000, description="Maximum time that the first of them waits."
     )
     insights: Literal["off", "shadow", "on"] | None = Field(
         default=None,
-        description="Whether its jobs teach insights, and planners are offered them; `shadow`: learned and chosen, "
-        "shown to no planner. null: as `PLANQ_INSIGHTS` says.",
+        description="Whether its jobs teach insights and planners see them; `shadow`: learned and chosen, but "
+        "not shown. null: as `PLANQ_INSIGHTS`.",
     )
     insights_model: _MODEL | None = Field(
         default=None,
-        description="Adds a sentence to lessons on failed calls, by `bulk` jobs; null: rules alone write them.",
+        description="Model that adds a sentence to lessons on failed calls, in `bulk` jobs; null: only rules "
+        "write them.",
     )
     insights_tokens: Annotated[int, Field(ge=500, le=100_000), WHOLE] = Field(
-        default=4_000, description="What one such job may use up."
+        default=4_000, description="Maximum tokens of one such job."
     )
     history_tokens: Annotated[int, Field(ge=0, le=1_000_000), WHOLE] = Field(
-        default=2_000, description="How much of a conversation a model is shown."
+        default=2_000, description="Maximum tokens of a conversation that a model sees."
     )
 
     @model_validator(mode="after")
@@ -215,7 +218,7 @@ class TenantConfig(BaseModel):
         except ValueError as error:
             raise ValueError(f"tool_policy: {error}") from None
         if unknown := [channel for channel in self.channel_agents if channel not in self.channels]:
-            raise ValueError(f"channel_agents: {unknown[0]!r} is none of the channels {', '.join(self.channels)}")
+            raise ValueError(f"channel_agents: {unknown[0]!r} is not among the channels {', '.join(self.channels)}")
         for name in filter(None, [self.model, self.planner_model, self.insights_model, *self.fallback_models]):
             try:
                 check_model_name(name, allow_cassette=False)

@@ -53,7 +53,7 @@ class TenantStore:
             "create_tenant", tenant_id=tenant_id, name=name, config=json_text(stored_config(config))
         )
         if row is None:
-            raise Conflict(f"there is a tenant {tenant_id!r} already; change it, or choose another id")
+            raise Conflict(f"the tenant {tenant_id!r} already exists; change it, or choose another id")
         return StoredTenant.of(row)
 
     async def get(self, tenant_id: str) -> StoredTenant:
@@ -111,7 +111,7 @@ class TenantStore:
         )
         if row is None:
             await self.get(tenant_id)  # raises where there is none
-            raise Conflict(f"somebody has changed the tenant {tenant_id!r} meanwhile; look at it again")
+            raise Conflict(f"the tenant {tenant_id!r} was changed by somebody else; read it again")
         return StoredTenant.of(row)
 
 
@@ -130,8 +130,8 @@ class TenantDirectory(RefreshingCache[str, Tenant]):
         try:
             config, *limits = _read_config(row["config"], self._limits)
         except InvalidRequest as error:
-            # Not checked by this release: written past planq, or by a later one.
-            message = f"the configuration of the tenant {tenant_id!r} cannot be read: {error.message}; store it anew"
+            # Not checked by this release: written directly into the database, or by a later release.
+            message = f"the configuration of the tenant {tenant_id!r} cannot be read: {error.message}; store it again"
             raise Unavailable(message) from error
         return Tenant(row["id"], row["name"], row["is_disabled"], config, *limits)
 
@@ -150,7 +150,7 @@ def stored_config(config: TenantConfig) -> dict[str, Any]:
 
 def _check_switch(tenant_id: str, is_disabled: bool | None) -> None:
     if is_disabled and tenant_id == TENANT:
-        raise Conflict(f"the tenant {TENANT!r} cannot be disabled: it is that of callers who need no key")
+        raise Conflict(f"the tenant {TENANT!r} cannot be disabled: callers without a key belong to it")
 
 
 def no_tenant(tenant_id: str) -> NotFound:

@@ -67,7 +67,7 @@ def unseal(sealed: SealedSecret, tenant_id: str, name: str, masters: Sequence[Ma
     if master is None:
         raise MasterKeyMissing(
             f"the secret {name} of the tenant {tenant_id!r} cannot be opened: it was sealed under the key "
-            f"{sealed.key_id!r}, which is none of this process's PLANQ_SECRET_KEYS"
+            f"{sealed.key_id!r}, which is not in this process's PLANQ_SECRET_KEYS"
         )
     if sealed.body[:1] != _VERSION:
         raise UnsealError("it was sealed by another release")

@@ -30,7 +30,7 @@ def read_master_keys(text: str) -> Sequence[MasterKey]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     keys = [_master_key(part, number) for number, part in enumerate(parts, start=1)]
     if len({key.id for key in keys}) < len(keys):
-        raise ValueError("the same key stands there twice; name each once")
+        raise ValueError("a key is there twice; name each once")
     return keys
 
 
@@ -42,6 +42,6 @@ def _master_key(text: str, number: int) -> MasterKey:
     if len(secret) != KEY_BYTES:
         raise ValueError(
             f"expected keys of {KEY_BYTES} bytes in base64, as `openssl rand -base64 32` makes them; "
-            f"number {number} is none"
+            f"number {number} is not"
         )
     return MasterKey(hashlib.sha256(b"planq secret key\0" + secret).hexdigest()[:16], secret)

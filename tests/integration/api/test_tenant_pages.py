@@ -65,7 +65,7 @@ def test_a_tenant_is_made_changed_and_switched_off_by_forms(make_api: MakeApi) -
         assert (stored["name"], stored["config"]) == ("Acme", {"rate_limit": 7, "limits": {"max_rounds": 4}})
         assert re.search(r"max_rounds</td><td class=\"num\">4</td><td>set here", changed.text)
         stale = post(browser, "/ui/tenants/acme/config", {**sent, "field.rate_limit": "8"})
-        assert (stale.status_code, "somebody has changed" in stale.text) == (409, True)
+        assert (stale.status_code, "was changed by somebody else" in stale.text) == (409, True)
         wrong = post(browser, "/ui/tenants/acme/config", {**form_of(changed), "field.rate_limit": "0"})
         assert (wrong.status_code, "rate_limit" in wrong.text) == (422, True)
         assert post(browser, "/ui/tenants/acme/config", form_of(changed)).status_code == 200

@@ -47,7 +47,7 @@ def test_a_tenant_is_created_configured_disabled_and_enabled(planq: Planq, tmp_p
     made = document(planq("tenants", "create", "acme", "--name", "Acme", "--config", str(file), "--json"))
     assert (made["id"], made["name"], made["is_disabled"]) == ("acme", "Acme", False)
     assert refused(planq("tenants", "create", "acme")) == (
-        "planq: there is a tenant 'acme' already; change it, or choose another id"
+        "planq: the tenant 'acme' already exists; change it, or choose another id"
     )
     changed = document(
         planq("tenants", "set", "acme", "max_tool_steps=5", "model=", 'tools=["web_*"]', "prompt=Be kind.", "--json")

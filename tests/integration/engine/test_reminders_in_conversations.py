@@ -238,7 +238,7 @@ def test_a_call_that_is_still_out_when_its_conversation_is_erased_makes_no_remin
         await harness.database.call("planq_cancel_job", claim.ref.job_id, "default")
         tool = harness.registry.find("remind_me")
         assert tool is not None
-        with pytest.raises(Exception, match="has ended meanwhile"):
+        with pytest.raises(Exception, match="that requested the reminder has ended"):
             await tool.call(ASKED, context_of(claim))
         assert await thread.run("SELECT id FROM schedules") == []
 

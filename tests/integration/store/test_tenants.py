@@ -27,7 +27,7 @@ def run(url: str, work: Callable[[TenantStore, Database], Awaitable[None]]) -> N
 def test_a_tenant_is_created_once_listed_and_changed_by_parts(database_url: str) -> None:
     async def work(store: TenantStore, _: Database) -> None:
         made = await store.create("acme", "Acme", CONFIG)
-        with pytest.raises(Conflict, match="a tenant 'acme' already"):
+        with pytest.raises(Conflict, match="the tenant 'acme' already exists"):
             await store.create("acme", "Other", TenantConfig())
         assert made.config == {"model": "offline", "limits": {"max_rounds": 3}}  # what was said, without the defaults
         assert [one.id for one in await store.page(limit=5)] == ["acme", "default"]
@@ -45,7 +45,7 @@ def test_of_two_changes_built_on_the_same_look_the_second_is_refused(database_ur
     async def work(store: TenantStore, _: Database) -> None:
         seen = await store.create("acme", "", TenantConfig())
         first = await store.change("acme", config=CONFIG, seen_at=seen.updated_at)
-        with pytest.raises(Conflict, match="somebody has changed"):
+        with pytest.raises(Conflict, match="was changed by somebody else"):
             await store.change("acme", config=TenantConfig(), seen_at=seen.updated_at)
         assert await store.get("acme") == first
 

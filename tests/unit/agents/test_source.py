@@ -57,8 +57,8 @@ def test_braces_that_are_no_json_are_read_as_yaml() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "told"),
     [
-        ("a: 1\na: 2", 2, "twice"),
-        ('{"a": 1,\n"a": 2}', 2, "twice"),
+        ("a: 1\na: 2", 2, "already used"),
+        ('{"a": 1,\n"a": 2}', 2, "already used"),
         ("x:\n  a: [1,\nb: 2", 3, "not valid YAML"),
         ("a: 1\n---\nb: 2", 2, "single document"),
         ("a: !!python/object:os.system {}", 1, "python/object"),

@@ -10,7 +10,7 @@ import pytest
 from planq.api.intake.filters import filter_of
 from planq.api.jobs.page.filters import FORM_NAMES, address_of, chips_of, fields_given, filter_given
 from planq.shared.platform.errors import InvalidRequest
-from planq.shared.subjects.jobs.selection import JobFilter
+from planq.shared.subjects.actions.store import FILTERS
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
@@ -20,7 +20,7 @@ def test_ages_and_times_bound_when_a_job_was_submitted_whichever_is_closer() -> 
     found = filter_of({**given, "created_after": "2026-11-28T09:00", "words": None}, NOW)
     assert found.made_before == datetime(2026, 11, 28, 11, tzinfo=UTC)
     assert found.made_after == datetime(2026, 11, 28, 10, tzinfo=UTC)
-    assert JobFilter.of_json(found.to_json()) == found
+    assert FILTERS.validate_python(FILTERS.dump_python(found, mode="json", exclude_none=True)) == found
 
 
 @pytest.mark.parametrize(

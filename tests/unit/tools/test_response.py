@@ -229,7 +229,7 @@ def test_a_question_of_its_own_type_is_asked_as_its_parts_are() -> None:
         AskedQuestion("Which room?", schema, {"room": "blue"}, kind="form"),
         AskedQuestion("Which room?", schema, None, kind="form"),
     ]
-    with pytest.raises(TypeError, match="of its own"):
+    with pytest.raises(TypeError, match="belong to the Question"):
         tool_context(green).ask_sync(room, schema)
 
 
