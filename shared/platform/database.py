@@ -84,12 +84,8 @@ _TRIES = 4
 def as_json(value: Any) -> Json | None:
     """Wrap a value, or its JSON text, as a `json` parameter; None is SQL null; NaN raises `ValueError`."""
     if isinstance(value, JsonText):
-        return Json(value, dumps=_text_of)
+        return Json(value, dumps=attrgetter("body"))
     return None if value is None else Json(value, dumps=json_text)
-
-
-def _text_of(value: JsonText) -> bytes:
-    return value.body
 
 
 def _no_json(value: Any) -> Any:

@@ -102,11 +102,10 @@ class Scope:
         if space == "result" and not in_text:
             self.missing.append(name)  # as a field that a result lacks
             return None
-        return self._unknown(name, place, [*self.results] if space == "result" else [*self.bindings, *self.results])
-
-    def _unknown(self, name: str, place: str, there: Sequence[str]) -> None:
+        there = [*self.results] if space == "result" else [*self.bindings, *self.results]
         message = f"nothing is called {capped(name, 100)!r}; there: {_listed(there)}"
         self.defects.append(Defect(place, "unknown_binding", f"{place}: {message}"))
+        return None
 
     def _nothing(self, name: str, place: str, in_text: bool, there: Sequence[str]) -> None:
         if not in_text:

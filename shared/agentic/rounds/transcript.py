@@ -352,7 +352,8 @@ def _summary(rounds: Sequence[RoundRecord], max_tokens: int, form: TurnForm) -> 
     """Return one message for the rounds that are too long: each call's status, and what is left out."""
     if not rounds:
         return []
-    heading = f"Left out for length: the rounds before ${_end(rounds[-1])}, with what was said in them. Their calls:"
+    end = rounds[-1].first_index + len(rounds[-1].results)
+    heading = f"Left out for length: the rounds before ${end}, with what was said in them. Their calls:"
     if form is TurnForm.LOOP:
         heading += " (later arguments may still refer to their outputs)"
     results = [result for record in rounds for result in _summed_up(record)]
@@ -364,10 +365,6 @@ def _summary(rounds: Sequence[RoundRecord], max_tokens: int, form: TurnForm) -> 
         used += len(lines[first]) + 1
     counted = [_count_line(results[:first])] if first else []
     return [ChatMessage("user", "\n".join([heading, *counted, *lines[first:]]))]
-
-
-def _end(record: RoundRecord) -> int:
-    return record.first_index + len(record.results)
 
 
 class _Summed(NamedTuple):

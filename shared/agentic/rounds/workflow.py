@@ -273,7 +273,7 @@ class _Compiler:
         """Find the variables that the executor increments: they count rounds."""
         for path, task in tasks:
             post = task.get("post") if isinstance(task, Mapping) else None
-            if not isinstance(post, Mapping) or not self._executes(task):
+            if not isinstance(post, Mapping) or to_registry(str(task.get("action"))) != _EXEC:
                 continue
             for name, value in post.items():
                 if isinstance(value, str) and incremented(value) == name:
@@ -284,10 +284,6 @@ class _Compiler:
                         self._refuse(
                             (*path, "post", name), f"{name} begins as {excerpt(start)}, which cannot be counted"
                         )
-
-    @staticmethod
-    def _executes(task: Mapping[str, Any]) -> bool:
-        return to_registry(str(task.get("action"))) == _EXEC
 
     def _names(self, *, in_error: bool = False) -> WorkflowNames:
         known = {"results": "results", "plan": "plan", "query": "query"}

@@ -193,12 +193,9 @@ class RequestStore:
 
     async def planned(self, tenant_id: str, job_id: UUID, index: int | None = None) -> tuple[Row, Sequence[Row]]:
         """Return a job's row with its first plan, and its steps as planned, without outputs; raises `NotFound`."""
-        job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
-        if job is None:
-            raise NotFound(f"there is no job {job_id}")
-        return job, await self._database.fetch_all(
-            "get_planned_steps", tenant_id=tenant_id, job_id=job_id, index=index
-        )
+        job = await self._database.fetch_existing("get_job", f"job {job_id}", id=job_id, tenant_id=tenant_id)
+        given = {"tenant_id": tenant_id, "job_id": job_id, "index": index}
+        return job, await self._database.fetch_all("get_planned_steps", **given)
 
     async def ended(self, job_ids: Collection[UUID]) -> set[UUID]:
         statuses = [str(status) for status in TERMINAL_JOB]
@@ -317,14 +314,10 @@ class RequestStore:
 
         With `message_flow` only versions of its jobs. `body` is text, or null with a `payload_hash`.
         """
-        row = await self._database.fetch_one(
-            "get_artifact", tenant_id=tenant_id, id=artifact_id, version=version, message_flow=message_flow
-        )
-        if row is None and version is not None:
-            raise NotFound(f"there is no version {version} of an artifact {artifact_id!r:.100}")
-        if row is None:
-            raise NotFound(f"there is no artifact {artifact_id!r:.100}")
-        return row
+        what = f"artifact {artifact_id!r:.100}"
+        what = what if version is None else f"version {version} of an {what}"
+        given = {"tenant_id": tenant_id, "id": artifact_id, "version": version, "message_flow": message_flow}
+        return await self._database.fetch_existing("get_artifact", what, **given)
 
 
 def submission_values(submission: Submission) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def _question(job: Mapping[str, Any], question: Mapping[str, Any]) -> str:
     if question["job_id"] != job["id"]:
         where = f"{where} of the job {question['job_id']} below it"
     since = _since(job, question["created_at"])
-    more = "" if question["more"] == 0 else f" {question['more']} more {_are(question['more'])} asked."
+    verb = "is" if question["more"] == 1 else "are"
+    more = "" if question["more"] == 0 else f" {question['more']} more {verb} asked."
     return f"{where} waits for {_ASKED[question['kind']]}, asked {since} ago{who}.{more}"
 
 
@@ -176,10 +177,6 @@ def _since(job: Mapping[str, Any], moment: datetime) -> str:
 
 def _until(job: Mapping[str, Any], moment: datetime) -> str:
     return shown_seconds((moment - job["now"]).total_seconds())
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def _short(text: str) -> str:

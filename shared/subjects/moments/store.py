@@ -103,7 +103,8 @@ class PostgresMemory:
             await connection.execute(query("lock_schedules"), given)
             found = await ask("get_schedule")
             if found["is_active"] is not None:
-                return _due(found)
+                due: datetime | None = found["next_at"]
+                return due
             next_at = _first_time(reminder, found["now"])
             room = await ask("room_for_schedule", most_of_tenant=MAX_REMINDERS)
             _check_room(room, most)
@@ -134,11 +135,6 @@ def _check_room(room: Row, most: int) -> None:
             "higher one",
             left=room["budget_left"],
         )
-
-
-def _due(found: Row) -> datetime | None:
-    due: datetime | None = found["next_at"]
-    return due
 
 
 def _first_time(reminder: Reminder, now: datetime) -> datetime:

@@ -75,7 +75,8 @@ class PayloadStore:
         if known is not None and await self._is_whole(known, digest):
             return digest
         if known is None and (self._objects is not None or len(body) > _LARGE):
-            await self._check_room(tenant_id, len(body))
+            room = await self._database.fetch_one("stored_bytes", tenant_id=tenant_id, most=MAX_STORED_BYTES)
+            _check_fits(room, len(body))
         row = {
             "tenant_id": tenant_id,
             "hash": digest,
@@ -91,10 +92,6 @@ class PayloadStore:
                 _log.warning("payload_kept_in_database", extra={"bytes": len(body), "reason": error.message})
         await self._insert(query("put_payload"), {**row, "body": body})
         return digest
-
-    async def _check_room(self, tenant_id: str, wanted: int) -> None:
-        given = {"tenant_id": tenant_id, "most": MAX_STORED_BYTES}
-        _check_fits(await self._database.fetch_one("stored_bytes", **given), wanted)
 
     async def _insert(self, statement: bytes, row: dict[str, Any]) -> int:
         """Store a row and return the count; stores nothing above the tenant's limit."""

@@ -75,8 +75,7 @@ class WebhookStore:
         await self.change(tenant_id, id, is_disabled=True)
         while await self._database.execute("purge_endpoint", tenant_id=tenant_id, id=id, limit=_PIECE) == _PIECE:
             pass
-        if await self._database.fetch_one("delete_endpoint", tenant_id=tenant_id, id=id) is None:
-            raise NotFound(f"there is no endpoint {id}")
+        await self._database.fetch_existing("delete_endpoint", f"endpoint {id}", tenant_id=tenant_id, id=id)
 
     async def test(self, tenant_id: str, id: UUID) -> UUID:
         """Write a delivery of `endpoint.test` and return its id; raises `NotFound`, and `Conflict` if disabled."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from standardwebhooks import Webhook
@@ -242,7 +242,8 @@ def checked_url(
         raise InvalidRequest(f"{field}: expected an address without a user name or password before @")
     if parts.fragment:
         raise InvalidRequest(f"{field}: expected an address without a fragment: nothing after # is ever sent")
-    if not {host, f"{host}:{port or _default_port(parts)}"} & set(allowed) and (reason := _why_local(host)):
+    port = port or (443 if parts.scheme == "https" else 80)
+    if not {host, f"{host}:{port}"} & set(allowed) and (reason := _why_local(host)):
         raise InvalidRequest(f"{field}: {capped(host, 100)!r} is {reason}; an operator can allow it by {setting}")
     return url
 
@@ -254,10 +255,6 @@ def checked_events(events: Sequence[str]) -> list[str]:
         found = ", ".join(repr(capped(event, 40)) for event in unknown[:10]) or "none"
         raise InvalidRequest(f"events: expected one or more of {', '.join(EVENT_NAMES)}, found {found}")
     return list(dict.fromkeys(events))
-
-
-def _default_port(parts: SplitResult) -> int:
-    return 443 if parts.scheme == "https" else 80
 
 
 def _why_local(host: str) -> str | None:
