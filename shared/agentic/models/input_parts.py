@@ -24,15 +24,15 @@ class InputPart(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    type: Literal["text", "image", "file", "audio"] = Field(description="What it is.")
-    text: str | None = Field(None, description="The text of a part of the type `text`; these are joined.")
+    type: Literal["text", "image", "file", "audio"] = Field(description="The kind of part.")
+    text: str | None = Field(None, description="The text of a part of type `text`; texts are joined.")
     url: str | None = Field(
         None, max_length=2_000, description="A public http or https address; a worker fetches it."
     )
     artifact_id: str | None = Field(None, max_length=255, description="An artifact of bytes of the tenant.")
     data: str | None = Field(None, description="The bytes in base64.")
     media_type: str | None = Field(
-        None, max_length=200, description="Such as `image/png`; may be left out where the bytes show it."
+        None, max_length=200, description="For example `image/png`; optional if the bytes show it."
     )
     filename: str | None = Field(
         None, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f/\\\\]+$", description="Its name for the model."

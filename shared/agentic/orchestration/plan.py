@@ -24,7 +24,7 @@ ORCHESTRATE: Final = "cp__agent_orchestrate"
 
 
 class StepType(StrEnum):
-    """What a step calls."""
+    """The kind of call of a step."""
 
     AGENT = "agent"
     PARALLEL = "parallel"

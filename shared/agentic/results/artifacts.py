@@ -66,7 +66,7 @@ class Wrapper:
 
 BYTES_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "description": "What is kept under the artifact_id: bytes, of this media type.",
+    "description": "The artifact is bytes of this media type.",
     "properties": {"media_type": {"type": "string"}, "bytes": {"type": "integer"}},
     "required": ["media_type", "bytes"],
 }

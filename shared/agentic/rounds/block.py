@@ -74,7 +74,7 @@ def _template_form(value: Any) -> Any:
 
 
 class PromptTemplate(BaseModel):
-    """The text that asks for the next plan; by `name` that of a stored skill, which a job gets with its `text`."""
+    """The prompt for the next plan: a `text`, or the `name` of a stored skill whose text the job gets."""
 
     model_config = _CLOSED
 
@@ -83,7 +83,7 @@ class PromptTemplate(BaseModel):
 
 
 class ToolChoice(BaseModel):
-    """Which tools the planner is offered: those of `allow` (None: all of the job's) without those of `block`."""
+    """The tools that the planner sees: those of `allow` (null: all of the job's) except those of `block`."""
 
     model_config = _CLOSED
 
@@ -92,7 +92,7 @@ class ToolChoice(BaseModel):
 
 
 class GuardBounds(BaseModel):
-    """When the repetition of a call is blocked."""
+    """Bounds from which repeated calls are blocked."""
 
     model_config = _CLOSED
 
@@ -102,7 +102,7 @@ class GuardBounds(BaseModel):
 
 
 class AfterRule(BaseModel):
-    """A call that follows the last round, where `when` holds (always without one)."""
+    """A call after the last round, if `when` is true or missing."""
 
     model_config = _CLOSED
 
@@ -112,7 +112,7 @@ class AfterRule(BaseModel):
 
 
 class ErrorRule(BaseModel):
-    """What follows a failed step for which `when` holds (any without one): a call, and whether the job goes on."""
+    """The reaction to a failed step, if `when` is true or missing: maybe a call, and whether the job continues."""
 
     model_config = _CLOSED
 
@@ -127,34 +127,36 @@ def _conditions(value: Any) -> Any:
 
 
 class LoopBlock(BaseModel):
-    """How the rounds of a job are planned, bounded and ended; what is left out is the server's or the agent's."""
+    """How a job's rounds are planned, bounded and ended. Missing fields use the server's or the agent's values."""
 
     model_config = _CLOSED
 
-    max_rounds: _Count | None = Field(None, description="Most rounds; can only lower the server's number.")
-    timeout_seconds: _Seconds | None = Field(None, description="Over all rounds, without the time of people.")
+    max_rounds: _Count | None = Field(None, description="Maximum rounds; can only lower the server's maximum.")
+    timeout_seconds: _Seconds | None = Field(
+        None, description="Maximum time of all rounds, without waits for people."
+    )
     prompt: Annotated[
         PromptTemplate | None, BeforeValidator(_template_form, json_schema_input_type=PromptTemplate | str | None)
-    ] = Field(None, description="The planner's prompt: a template, or the name of a stored skill that is one.")
-    tools: ToolChoice | None = Field(None, description="Which tools the planner is offered.")
+    ] = Field(None, description="The planner's prompt: a template, or the name of a stored skill.")
+    tools: ToolChoice | None = Field(None, description="The tools that the planner sees.")
     policy: dict[_ToolName, _PolicyEntry] | None = Field(
-        None, description="By tool, with * and ?: called at once, after a person has agreed, or never."
+        None, description="By tool, with * and ?: call at once, after a person agrees, or never."
     )
-    guard: GuardBounds | None = Field(None, description="When the repetition of a call is blocked.")
+    guard: GuardBounds | None = Field(None, description="Bounds from which repeated calls are blocked.")
     until: Annotated[
         list[_Condition] | None,
         Field(max_length=MAX_RULES),
         BeforeValidator(_conditions, json_schema_input_type=list[_Condition] | _Condition | None),
-    ] = Field(None, description="The loop ends after a round for which one of these holds.")
+    ] = Field(None, description="The loop ends after a round if one of these is true.")
     after: Annotated[list[AfterRule], Field(max_length=MAX_RULES)] = Field(
-        [], description="Calls that follow the last round, in this order."
+        [], description="Calls after the last round, in this order."
     )
     on_error: Annotated[list[ErrorRule], Field(max_length=MAX_RULES)] = Field(
-        [], description="What follows a failed step: for each the first rule that holds."
+        [], description="Reactions to failed steps; the first rule that matches applies."
     )
     vars: dict[str, Any] = Field({}, description="Values for expressions and templates, as `vars`.")
     planner: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        None, description="The planner that makes the plans, by its name among the installed ones; else planq's own."
+        None, description="Name of an installed planner; by default planq's own."
     )
 
     @property

@@ -148,7 +148,7 @@ def _refused(message: ChatMessage, errors: Sequence[Mapping[str, Any]]) -> Seque
     defects = _json({"error": "invalid_plan", "message": format_plan_errors(errors)})
     if message.tool_calls:
         return [message, *(_answer_to(call, defects) for call in message.tool_calls)]
-    # In JSON, too, for the defects quote what the model wrote.
+    # Also as JSON, because the defects quote the model's text.
     request = (
         f"A check refused your reply above, and nothing was carried out. Reply again, without its defects: {defects}"
     )
@@ -314,7 +314,7 @@ def _first_whole(sizes: Sequence[int], max_tokens: int) -> tuple[int, bool]:
         used += size
         if used <= (room if first else max_tokens):
             continue
-        # The next round builds on the newest one: of that, only what is too long is cut.
+        # The next round builds on the newest one, so only its long outputs are cut.
         while first < newest and used > room // _LEFT_SHARE:
             used -= sizes[first]
             first += 1

@@ -53,7 +53,7 @@ class Recipient(_Part):
 class Content(_Part):
     type: Literal["text"] = "text"
     text: str = Field(
-        description="At most 10 000 characters are kept; what is longer is cut, and says so.",
+        description="At most 10 000 characters are kept; a longer text is cut, with a mark.",
         json_schema_extra={"pattern": _SAYS_SOMETHING},
     )
 
@@ -84,7 +84,7 @@ class CanonicalMessage(_Part):
         None, max_length=200, description="The tenant of the key."
     )
     channel: Annotated[str, Field(min_length=1, max_length=63)] = Field(
-        description=f"One of the tenant's channels; unless it says otherwise `{'`, `'.join(DEFAULT_CHANNELS)}`."
+        description=f"One of the tenant's channels; by default `{'`, `'.join(DEFAULT_CHANNELS)}`."
     )
     direction: Literal["inbound"] = "inbound"
     from_: Sender = Field(alias="from")
@@ -101,7 +101,7 @@ class CanonicalMessage(_Part):
     )
     agent: _Name | None = Field(
         None,
-        description="The agent that it is for, `name` or `name@version`; else that of its conversation, channel or "
+        description="Its agent, `name` or `name@version`; by default that of its conversation, channel or "
         "tenant. `metadata.agent` means the same.",
     )
     metadata: dict[str, Any] = Field(default_factory=dict, description="Stored with the message; at most 16 KiB.")

@@ -163,7 +163,7 @@ class ConversationStore:
         if value["outcome"] != "asking":
             return await _received(self._database, value, inbound.submission)
         turn = {"tenant_id": inbound.submission.tenant_id, "root_job_id": UUID(value["job_id"])}
-        # What is asked of others is no question to this message.
+        # Questions to others do not concern this message.
         questions = await self._database.fetch_all("questions_of_turn", person=storable(inbound.user_id), **turn)
         answered = await self._answer(inbound, message, questions)
         if answered is not None:

@@ -11,13 +11,13 @@ import re
 from typing import NamedTuple, Self
 
 _DIGITS = 18
-"""No server comes to as many transactions or events, and both types of PostgreSQL hold it."""
+"""No server reaches as many transactions or events, and it fits both types of PostgreSQL."""
 
 _FORM = re.compile(rf"(\d{{1,{_DIGITS}}})-(\d{{1,{_DIGITS}}})", re.ASCII)
 
 
 class Position(NamedTuple):
-    """After which event a reader goes on: the number of its transaction, and its own in the sequence of all."""
+    """The last event that was read: the number of its transaction, and its own number."""
 
     xid: int
     sequence: int

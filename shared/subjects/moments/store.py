@@ -80,8 +80,7 @@ class PostgresMemory:
             "kind": kind,
             "data": as_json(data),
         }
-        # The lock comes in a statement of its own: an event of another attempt before it is seen only by the next
-        # one.
+        # A separate statement takes the lock: only the next one sees earlier events of other attempts.
         async with self._database.connection() as connection, connection.transaction():
             await connection.execute(query("lock_job"), given)
             row = await (await connection.execute(query("append_step_event"), given)).fetchone()
@@ -99,7 +98,7 @@ class PostgresMemory:
                     raise Conflict("the turn that requested the reminder has ended")
                 return row
 
-            # The lock comes in a statement of its own: what others stored before it is seen only by the next ones.
+            # A separate statement takes the lock: only the next ones see what others stored before.
             await connection.execute(query("lock_schedules"), given)
             found = await ask("get_schedule")
             if found["is_active"] is not None:
@@ -150,9 +149,7 @@ def _first_time(reminder: Reminder, now: datetime) -> datetime:
     else:
         raise ValueError("expected a reminder with at, delay or cron")
     if due <= now:
-        raise InvalidRequest(
-            f"at: expected a time that is still to come, found {due.isoformat()}; it is {_told(now)}"
-        )
+        raise InvalidRequest(f"at: expected a future time, found {due.isoformat()}; it is {_told(now)}")
     if due > now + MAX_AHEAD:
         raise InvalidRequest(
             f"at: expected a time within {MAX_AHEAD.days} days, found {due.isoformat()}; it is {_told(now)}"

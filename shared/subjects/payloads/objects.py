@@ -118,7 +118,7 @@ class FolderObjects(ObjectStore):
         if path.parent not in self._kept:  # its maker may not have forced it to the disk yet
             _sync_folder(self._folder)
             self._kept.add(path.parent)
-        # No other name is ever in use for it: what a crash leaves half-written must be found under this one.
+        # Its only name: a file that a crash left half-written must be found by it.
         with path.open("xb", buffering=0) as file:
             left = memoryview(body)
             while left:

@@ -40,7 +40,7 @@ class Payload(SQLModel, table=True):
     created_at: datetime = time_column(nullable=False, now=True)
 
 
-# Read in slices: of what is compressed, each slice would cost reading all that comes before it.
+# Not compressed: it is read in slices, and each would read everything before it.
 _STORAGE = DDL("ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL")  # type: ignore[no-untyped-call]
 event.listen(SQLModel.metadata.tables["payloads"], "after_create", _STORAGE)
 

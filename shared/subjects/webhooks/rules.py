@@ -128,7 +128,7 @@ def after_response(
     if 200 <= status < 300:
         return DeliveryOutcome(response_status=status)
     if status == _GONE:
-        message = "the receiver answered 410 Gone: it wants to hear no more"
+        message = "the receiver answered 410 Gone: it wants no more deliveries"
         return DeliveryOutcome(ErrorRecord("gone", message), response_status=status, is_gone=True)
     code = "rate_limited" if status == _TOO_MANY else "receiver_failed" if status >= 500 else "receiver_refused"
     message = f"the receiver answered {status}; expected a status from 200 to 299"

@@ -363,7 +363,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"delay_seconds": 5, "crontab": "* * * * *"}, "found delay_seconds and crontab"),
     ({"delay_seconds": 0}, "delay_seconds"),
     ({"delay_seconds": 1e12}, "delay_seconds"),
-    ({"at": "2001-01-01T00:00:00Z"}, "still to come"),
+    ({"at": "2001-01-01T00:00:00Z"}, "future time"),
     ({"at": "9999-12-31T23:59:59"}, "within 3660 days"),
     ({"at": "tomorrow"}, "ISO 8601"),
     ({"crontab": "* * * *"}, "five fields"),
