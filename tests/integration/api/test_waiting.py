@@ -46,7 +46,7 @@ def test_a_wait_ends_when_its_key_does(make_api: MakeApi, ends: str, status: int
 def listeners(api: Api) -> list[int]:
     """Return the server processes that listen for this application."""
     rows = api.jobs.execute(
-        "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'planq-listen%'"
+        "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'planq-listen%%'"
         " AND datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN%%'"
     )
     return [row["pid"] for row in rows]
