@@ -119,7 +119,7 @@ def test_the_makefile_has_the_documented_targets_and_no_more() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 
-    assert targets == {"up", "test", "test-fast", "check", "bench", "chaos", "docs", "release", "clean"}
+    assert targets == {"up", "test", "test-fast", "check", "bench", "chaos", "dist", "docs", "release", "clean"}
 
 
 PYTHON = """#!/bin/sh
