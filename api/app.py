@@ -30,8 +30,7 @@ from planq.api.actions.page import action_page_routes
 from planq.api.actions.routes import action_routes
 from planq.api.agents.routes import agent_routes
 from planq.api.batches.page import batch_page_routes
-from planq.api.batches.routes.batches import batch_routes
-from planq.api.batches.routes.control import batch_control_routes
+from planq.api.batches.routes import batch_routes
 from planq.api.batches.upload import BatchUploads
 from planq.api.batches.validation import BatchValidation
 from planq.api.channels.receiving import ChannelReceiver
@@ -41,8 +40,7 @@ from planq.api.channels.webhook import webhook_channel_routes
 from planq.api.compat.executions import execution_routes
 from planq.api.compat.message_flow import message_flow_routes
 from planq.api.compat.messages import message_routes
-from planq.api.conversations.page.chat import chat_routes
-from planq.api.conversations.page.conversations import conversation_page_routes
+from planq.api.conversations.page import conversation_page_routes
 from planq.api.conversations.routes import conversation_routes
 from planq.api.costs.page import cost_page_routes
 from planq.api.costs.routes import cost_routes
@@ -56,18 +54,13 @@ from planq.api.http.prefix import Prefix
 from planq.api.insights.page import insight_page_routes
 from planq.api.insights.routes import insight_routes
 from planq.api.intake.assignments import Assignments
-from planq.api.intake.messages import MessageReplies, Messages
+from planq.api.intake.messages import MessageReplies, Messages, TurnSubmissions
 from planq.api.intake.parts import PartIntake
 from planq.api.intake.submission import JobBuilder, Submissions
-from planq.api.intake.turns import TurnSubmissions
 from planq.api.intake.waits import EndAnnouncer, JobWaits
-from planq.api.jobs.page.acts import act_routes
-from planq.api.jobs.page.artifacts import artifact_page_routes
-from planq.api.jobs.page.below import below_routes
 from planq.api.jobs.page.forking import fork_routes
 from planq.api.jobs.page.job import job_page_routes
 from planq.api.jobs.page.listing import list_routes
-from planq.api.jobs.routes.control import control_routes
 from planq.api.jobs.routes.jobs import job_routes
 from planq.api.jobs.routes.outputs import artifact_routes, output_routes
 from planq.api.manual.page import manual_routes
@@ -77,9 +70,7 @@ from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks, StatusChec
 from planq.api.openapi import describe_api, operation_name
 from planq.api.operations.page import worker_page_routes
 from planq.api.operations.routes import overview_routes
-from planq.api.operations.search import search_routes
-from planq.api.page.route import refusal_page
-from planq.api.page.visits import visit_routes
+from planq.api.page.route import refusal_page, visit_routes
 from planq.api.questions.answering import QuestionAnswers
 from planq.api.questions.page import inbox_routes
 from planq.api.questions.routes import question_routes
@@ -133,8 +124,8 @@ from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets
 
 PAGE_ROUTERS: Sequence[APIRouter] = (
-    *(visit_routes, list_routes, job_page_routes, act_routes, fork_routes, below_routes, artifact_page_routes),
-    *(chat_routes, conversation_page_routes, webhook_page_routes, worker_page_routes, action_page_routes),
+    *(visit_routes, list_routes, job_page_routes, fork_routes),
+    *(conversation_page_routes, webhook_page_routes, worker_page_routes, action_page_routes),
     *(inbox_routes, batch_page_routes, catalogue_page_routes, operation_page_routes),
     *(insight_page_routes, cost_page_routes, tenant_page_routes, manual_routes),
 )
@@ -205,10 +196,10 @@ def create_api(settings: Settings) -> FastAPI:
     # Each request looks through the routers in this order; behind nine others, a message paid a tenth of its cost.
     for router in (
         *(job_routes, message_routes),
-        *(output_routes, control_routes, question_routes, agent_routes),
+        *(output_routes, question_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
-        *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
-        *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, search_routes, action_routes),
+        *(message_flow_routes, conversation_routes, batch_routes, event_routes),
+        *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, action_routes),
         *(
             channel_routes,
             insight_routes,

@@ -17,12 +17,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from planq.api.access.callers import Caller
 from planq.api.access.guard import FIELDS
 from planq.api.access.limits import RateLimits
 from planq.api.access.places import Places
 from planq.api.access.revocation import OngoingRequests
-from planq.api.access.scopes import Access
+from planq.api.access.scopes import Access, Caller
 from planq.api.access.sessions import Sessions
 from planq.api.http.exchange import check_fields, decode_body, error_responses
 from planq.api.intake.assignments import Assignments

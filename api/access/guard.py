@@ -19,8 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from planq.api.access.callers import CALLER
-from planq.api.access.scopes import Access, admitted
+from planq.api.access.scopes import CALLER, Access, admitted
 from planq.api.access.sessions import SESSION, UI, PageSession, Sessions, cookie_of, is_page
 from planq.api.http import bounds
 from planq.api.http.exchange import GUARDING_FIELDS, PAGE_FIELDS, HttpRefusal, error_response

@@ -1,22 +1,76 @@
-"""Who asks, by the key of a request, and what the scopes of a key open.
+"""The caller of a request, found by its key, and the scopes that open each path.
 
-A key is known by its digest: one dictionary for the keys of the settings, one for those that the database named a
-moment ago. Only a key of the right form is ever looked for.
+A key is looked up by its digest: in the keys of the settings, then in those that the database returned a moment ago.
+Only a key of the right form is looked up at all.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+from uuid import UUID
 
-from planq.api.access.callers import CALLER, LOCAL, Caller
+from fastapi import Depends
+from starlette.requests import Request
+
 from planq.api.access.sessions import SESSION, PageSession
 from planq.api.http.exchange import HttpRefusal
 from planq.shared.kernel.ids import TENANT
 from planq.shared.platform.errors import Unauthorized
+from planq.shared.subjects.jobs.store import AnsweredBy
 from planq.shared.subjects.tenants.api_keys import EndedSessions, KnownKey, KnownKeys
 from planq.shared.subjects.tenants.keys import KeyScope, is_key, is_meant_as_key, key_digest
+
+CALLER = "planq.caller"
+"""Key of the ASGI scope under which the guard puts the `Caller`; paths that need no key have none."""
+
+
+class Caller(NamedTuple):
+    """One who was let in; `key_id` is None where no row of `api_keys` stands behind it.
+
+    A tuple, because every request makes one, and a frozen dataclass takes four times as long.
+    """
+
+    tenant_id: str
+    scopes: frozenset[KeyScope]
+    key_id: UUID | None
+    key_name: str
+
+    @property
+    def sees_all_jobs(self) -> bool:
+        """False for who sees of jobs those of the message flow alone: turns, tasks, and the jobs below them."""
+        return KeyScope.JOBS in self.scopes
+
+    @property
+    def sees_all_questions(self) -> bool:
+        """False for who sees the questions of the message flow alone."""
+        return not self.scopes.isdisjoint((KeyScope.JOBS, KeyScope.APPROVE, KeyScope.ADMIN))
+
+
+LOCAL = Caller(TENANT, frozenset(KeyScope), None, "")
+"""Whoever asks from this machine while no key is needed."""
+
+
+def caller_of(scope: Mapping[str, Any]) -> Caller:
+    """Return who asks, by an ASGI scope that has passed the guard on a path that needs a key."""
+    caller: Caller = scope[CALLER]
+    return caller
+
+
+async def _caller(request: Request) -> Caller:
+    return caller_of(request.scope)
+
+
+Who = Annotated[Caller, Depends(_caller)]
+"""Who asks, as a parameter of a route."""
+
+
+def answered_by(who: Caller, name: str | None = None, channel: str = "api", reason: str | None = None) -> AnsweredBy:
+    """Return who answers over HTTP: the person whom the caller names, and the caller's own key."""
+    is_operator = not who.scopes.isdisjoint((KeyScope.APPROVE, KeyScope.ADMIN))
+    return AnsweredBy(name, channel, reason, who.key_id, who.key_name or None, is_operator)
+
 
 _ADMIN = frozenset({KeyScope.ADMIN})
 

@@ -8,10 +8,10 @@ from uuid import uuid4
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.scopes import Caller, Who
 from planq.api.actions.routes import JobActionRequest, cancel_action, get_action, get_actions, post_action
 from planq.api.deps import Services, Use
-from planq.api.jobs.page.filters import FORM_NAMES, fields_given, filter_given
+from planq.api.jobs.page.listing import FORM_NAMES, fields_given, filter_given
 from planq.api.page.fields import json_in
 from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, reads, seen, values_of

@@ -11,11 +11,10 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.scopes import Caller, Who
 from planq.api.deps import KeyHeader, Use, strict_router
 from planq.api.http.exchange import JsonResponse, body_digest, error_responses
-from planq.api.http.ids import uuid_of
-from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
+from planq.api.http.ids import CursorQuery, id_of_cursor, page_of, uuid_of
 from planq.api.intake.filters import JobFilterRequest
 from planq.api.intake.submission import check_key
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time

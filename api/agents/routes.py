@@ -14,11 +14,11 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import Use, strict_router
 from planq.api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from planq.api.http.exchange import JsonResponse, decode_body, error_responses
-from planq.api.http.pages import no_cursor, page_of
+from planq.api.http.ids import no_cursor, page_of
 from planq.api.intake.assignments import Assignments
 from planq.api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, PageDocument, Time
 from planq.shared.agentic.agents.checks import AGENT_NAME, parse_skill

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.batches.documents import BatchResumeRequest
-from planq.api.batches.routes.batches import (
+from planq.api.batches.routes import (
     MOST_NAME_CHARS,
     AfterLine,
     BatchDiscount,
@@ -23,22 +23,20 @@ from planq.api.batches.routes.batches import (
     CanaryLines,
     EndWebhook,
     batch_id_of,
+    cancel_batch,
     get_batch,
     get_batch_errors,
-    get_batches,
-    post_batch,
-)
-from planq.api.batches.routes.control import (
-    cancel_batch,
     get_batch_results,
+    get_batches,
     pause_batch,
+    post_batch,
     resume_batch,
     retry_batch,
 )
 from planq.api.deps import Use
 from planq.api.http import bounds
 from planq.api.http.exchange import HttpRefusal
-from planq.api.http.pages import CursorQuery
+from planq.api.http.ids import CursorQuery
 from planq.api.page.fields import json_in
 from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planq.api.access.callers import Caller
+from planq.api.access.scopes import Caller
 from planq.api.http.exchange import HttpRefusal
 from planq.api.intake.messages import Messages, checked_message
 from planq.api.questions.answering import QuestionAnswers, is_closed

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import JsonResponse
 from planq.api.schemas import Answer, Time

@@ -13,7 +13,7 @@ from pydantic.config import JsonDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Who, caller_of
+from planq.api.access.scopes import Who, caller_of
 from planq.api.agents.routes import NamePath
 from planq.api.deps import (
     KeyHeader,
@@ -25,8 +25,8 @@ from planq.api.deps import (
 from planq.api.documents import job_document
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
+from planq.api.intake.messages import TurnSubmissions
 from planq.api.intake.submission import SubmittedJob
-from planq.api.intake.turns import TurnSubmissions
 from planq.api.intake.waits import client_closed_response
 from planq.api.jobs.routes.jobs import ACCEPTED
 from planq.api.schemas import (

@@ -10,11 +10,11 @@ from fastapi import Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.scopes import Caller, Who
 from planq.api.deps import KeyHeader, Services, TraceHeader, Use, WaitQuery, check_job_is_open_to, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import job_id_of
-from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor
+from planq.api.http.ids import CursorQuery, cursor_of, id_of_cursor, job_id_of
+from planq.api.intake.assignments import AgentHeader, named_agent
 from planq.api.intake.message_flow import (
     FlowPlan,
     FlowPlanPage,
@@ -30,9 +30,7 @@ from planq.api.intake.message_flow import (
     task_status,
 )
 from planq.api.intake.submission import CHANNEL_OF_TASKS
-from planq.api.intake.turn_agents import AgentHeader, named_agent
-from planq.api.jobs.routes.control import resume_job
-from planq.api.jobs.routes.jobs import PreferHeader, cancel_job, ended_of, seconds_to_wait
+from planq.api.jobs.routes.jobs import PreferHeader, cancel_job, ended_of, resume_job, seconds_to_wait
 from planq.api.schemas import MAX_PAGE, JobRequest
 from planq.shared.kernel.states import JobStatus
 from planq.shared.platform.database import Row

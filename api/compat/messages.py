@@ -9,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Who, caller_of
 from planq.api.access.limits import too_many
+from planq.api.access.scopes import Who, caller_of
 from planq.api.deps import (
     JobPath,
     KeyHeader,
@@ -23,6 +23,7 @@ from planq.api.deps import (
 )
 from planq.api.http.exchange import error_response, error_responses
 from planq.api.http.ids import job_id_of
+from planq.api.intake.assignments import AgentHeader
 from planq.api.intake.messages import (
     InboundRequest,
     MessageAnswer,
@@ -31,7 +32,6 @@ from planq.api.intake.messages import (
     PendingAnswer,
     checked_message,
 )
-from planq.api.intake.turn_agents import AgentHeader
 from planq.api.quick import quick, usual_body
 from planq.shared.platform.errors import PlanqError
 from planq.shared.subjects.conversations.store import Arrival

@@ -10,13 +10,19 @@ from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import ConversationPath, JobPath, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import conversation_id_of, job_id_of
-from planq.api.http.pages import CursorQuery, cursor_bytes, cursor_of, id_of_cursor, page_of
-from planq.api.intake.assignments import Assignments
-from planq.api.intake.turn_agents import AgentHeader, named_agent
+from planq.api.http.ids import (
+    CursorQuery,
+    conversation_id_of,
+    cursor_bytes,
+    cursor_of,
+    id_of_cursor,
+    job_id_of,
+    page_of,
+)
+from planq.api.intake.assignments import AgentHeader, Assignments, named_agent
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.agentic.agents.checks import NamedAgent, read_named_agent
 from planq.shared.agentic.models.vocabulary import count_tokens

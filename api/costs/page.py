@@ -11,7 +11,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.scopes import Caller, Who
 from planq.api.costs.routes import get_costs
 from planq.api.deps import Use
 from planq.api.page.rendering import is_open, page, page_url

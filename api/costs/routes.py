@@ -10,7 +10,7 @@ from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.scopes import Caller, Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import Answer

@@ -22,16 +22,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from planq.api.access.callers import Caller, Who
 from planq.api.access.guard import IS_HEAD
 from planq.api.access.places import Kind, Places
 from planq.api.access.revocation import OngoingRequests
+from planq.api.access.scopes import Caller, Who
 from planq.api.deps import ConversationPath, JobPath, Use, check_job_is_open_to, strict_router
 from planq.api.http.exchange import HttpRefusal, error_responses
 from planq.api.http.ids import conversation_id_of, job_id_of
 from planq.api.http.protocol import ABORT_CONNECTION
-from planq.api.streams.followers import Stream, Streams, StreamSubject, Topic
-from planq.api.streams.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
+from planq.api.streams.followers import (
+    MEDIA_TYPE,
+    Stream,
+    Streams,
+    StreamSubject,
+    Topic,
+    event_document,
+    event_frame,
+    retry_frame,
+    text_frame,
+)
 from planq.api.streams.waiting import WAITED
 from planq.shared.platform.errors import DatabaseUnavailable, capped
 from planq.shared.subjects.events.position import BEGINNING, END, Position

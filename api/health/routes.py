@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from planq.api.access.callers import CALLER, Caller
+from planq.api.access.scopes import CALLER, Caller
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, JsonResponse, error_responses
 from planq.api.schemas import Answer

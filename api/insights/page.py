@@ -8,7 +8,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import Use
 from planq.api.insights.routes import (
     InsightChange,

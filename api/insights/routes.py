@@ -8,11 +8,10 @@ from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import JobPath, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import job_id_of, uuid_of
-from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
+from planq.api.http.ids import CursorQuery, id_of_cursor, job_id_of, page_of, uuid_of
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.database import Row

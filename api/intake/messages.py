@@ -1,13 +1,14 @@
 """From an inbound message to a job of its conversation, and from that job's end to the answer of the request.
 
     checked_message          every check of what was sent
-    Messages.with_parts      its images, files and audio, stored before anything refers to them
+    Messages.with_parts      stores its images, files and audio before anything refers to them
     Messages.receive         one commit, then the wake-ups
-    MessageReplies.answer    wait for the job within bounds, and answer with what it came to
-    MessageReplies.for_job   the same for a job that somebody asks for later
+    MessageReplies.answer    waits for the job within bounds, and answers with its result
+    MessageReplies.for_job   the same for a job that is queried later
+    TurnSubmissions          jobs that are sent as turns of a conversation (docs/decisions.md, D91)
 
-What a provider or a tool has said never goes out: a person is told a plain sentence, and the id under which whoever
-runs planq finds the rest (docs/decisions.md, D41).
+Texts of providers and tools never go out: a person gets a plain sentence, and the id under which an operator finds
+the rest (docs/decisions.md, D41).
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from planq.api.documents import question_document
 from planq.api.http import bounds
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
 from planq.api.http.ids import conversation_id_of
-from planq.api.intake.assignments import Assignments
+from planq.api.intake.assignments import AGENT_HEADER, Assignments, named_agent, received_for_agent
 from planq.api.intake.message_flow import task_document
 from planq.api.intake.parts import PartIntake
-from planq.api.intake.submission import check_key, check_object, trace_id
-from planq.api.intake.turn_agents import AGENT_HEADER, named_agent, received_for_agent
+from planq.api.intake.submission import Submissions, SubmittedJob, check_key, check_object, trace_id
 from planq.api.intake.waits import EndAnnouncer, JobWaits, client_closed_response
-from planq.api.schemas import MAX_METADATA_BYTES, Answer, Id, QuestionDocument
+from planq.api.schemas import MAX_METADATA_BYTES, Answer, Id, JobRequest, QuestionDocument
 from planq.api.streams.waiting import Waiters
+from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
 from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus
 from planq.shared.agentic.turns.wording import injection_kinds
 from planq.shared.broker.publisher import CeleryPublisher
@@ -463,3 +464,76 @@ def _failed(job_id: UUID, conversation_id: UUID, code: str) -> HttpRefusal:
 
 def _location(job_id: UUID) -> dict[str, str]:
     return {"Location": f"/messages/status/{job_id}"}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSubmissions:
+    """Stores jobs, those that name a conversation to be had in as turns of it."""
+
+    submissions: Submissions
+    messages: Messages
+
+    async def submit(
+        self,
+        tenant_id: str,
+        body: JobRequest,
+        sent: Any,
+        *,
+        idempotency_key: str | None,
+        traceparent: str | None,
+    ) -> SubmittedJob:
+        """Store a job and publish its wake-up, as a turn where its request names a conversation to have it in.
+
+        Raises as `Submissions.submit` does; for a turn `NotFound` where the conversation is not there, and
+        `Conflict` where that takes none.
+        """
+        if body.conversation_id is None or body.conversation == "read":
+            return await self.submissions.submit(
+                tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
+            )
+        conversation_id = conversation_id_of(body.conversation_id)
+        given, earlier = await self.submissions.sender_of(tenant_id, sent, idempotency_key, traceparent)
+        if earlier is not None:
+            return SubmittedJob(earlier)
+        row = await self.messages.conversations.get(tenant_id, conversation_id)
+        kept = {} if row["follows_agent"] else row["agent_versions"] or {}
+        submission = await self.submissions.builder.build(tenant_id, _kept(body, kept), given)
+        return await self._store_turn(submission, row)
+
+    async def store(self, submission: Submission, conversation_id: UUID | None) -> SubmittedJob:
+        """Store a checked job, as a turn if a conversation is given, and publish its wake-up; raises as `submit`."""
+        if conversation_id is None:
+            return await self.submissions.store(submission)
+        row = await self.messages.conversations.get(submission.tenant_id, conversation_id)
+        return await self._store_turn(submission, row)
+
+    async def _store_turn(self, submission: Submission, row: Row) -> SubmittedJob:
+        agent = None if submission.agent is None else NamedAgent(submission.agent, submission.agent_version)
+        headers = await self.submissions.let_in(submission)
+        config = (await self.submissions.tenants.of(submission.tenant_id)).config
+        # The key is the message's: of the same one in the same conversation there is one, with one job.
+        received = await self.messages.receive(
+            Inbound(
+                submission=replace(submission, idempotency_key=None, request_hash=None),
+                channel=row["channel"],
+                thread=row["thread"],
+                idempotency_key=submission.idempotency_key,
+                request_hash=submission.request_hash,
+                user_id=submission.user_id,
+                text=submission.input,
+                metadata=submission.metadata,
+                policy=config.policy,
+                is_job=True,
+                named_agent=agent,
+            ),
+        )
+        assert received.job_id is not None  # only a rejected message has none
+        is_new = received.outcome is not Arrival.DUPLICATE
+        return SubmittedJob(received.job_id, submission if is_new else None, headers=headers)
+
+
+def _kept(body: JobRequest, versions: Mapping[str, int]) -> JobRequest:
+    agent = None if body.agent is None else read_named_agent(body.agent)
+    if agent is None or agent.version is not None or agent.name not in versions:
+        return body
+    return body.model_copy(update={"agent": f"{agent.name}@{versions[agent.name]}"})

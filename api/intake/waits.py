@@ -11,9 +11,9 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import caller_of
 from planq.api.access.places import Kind, Places
 from planq.api.access.revocation import OngoingRequests
+from planq.api.access.scopes import caller_of
 from planq.api.http.exchange import HttpRefusal
 from planq.api.streams.waiting import WAITED, Waiters
 from planq.shared.kernel.store.signals import Notifier

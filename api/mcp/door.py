@@ -53,8 +53,7 @@ class McpDoor:
             await self._closing.wait()
 
     def _load(self) -> McpServer:
-        from planq.api.mcp.calls import ToolCalls
-        from planq.api.mcp.server import McpServer
+        from planq.api.mcp.server import McpServer, ToolCalls
 
         s = self._services
         calls = ToolCalls(s.settings, s.submissions, s.requests, s.payloads, s.waits)

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import Use
 from planq.api.operations.routes import get_workers
 from planq.api.page.rendering import page

@@ -13,8 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import CALLER, Caller
-from planq.api.access.scopes import opening_of
+from planq.api.access.scopes import CALLER, Caller, opening_of
 from planq.api.access.sessions import LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
 from planq.api.http.prefix import below_prefix
 from planq.api.page import words

@@ -1,7 +1,7 @@
-"""The routes of pages: every form has its session's token, what is refused is told on a page, and the API is asked.
+"""Routes of pages: each handler calls the API route that does the same, and shows what that answered.
 
 page_router()         a router whose handlers return pages, and raise as those of the API do
-values_of(answer)     what a route of the API answered, for its handler to show
+values_of(answer)     the JSON value that a route of the API answered with
 lines_of(answer)      the same of one that streams lines of JSON
 fields_of(request)    the fields of its form, whose token was checked
 """
@@ -9,11 +9,12 @@ fields_of(request)    the fields of its form, whose token was checked
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from time import time
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -25,12 +26,13 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Scope
 
 from planq.api.access.guard import LOGIN
+from planq.api.access.scopes import LOCAL, Caller
 from planq.api.access.sessions import UI
-from planq.api.deps import check_query, query_names
+from planq.api.deps import Services, Use, check_query, query_names
 from planq.api.http.exchange import HttpRefusal, check_fields, error_response, json_bytes
-from planq.api.page.rendering import page, session_of, sessions_of
+from planq.api.page.rendering import assets, home_of, is_open, keep, page, session_of, sessions_of
 from planq.shared.platform.computing import INLINE_CHARS, off_loop
-from planq.shared.platform.errors import InvalidRequest, PlanqError, TooLarge
+from planq.shared.platform.errors import InvalidRequest, NotFound, PlanqError, TooLarge, Unauthorized
 from planq.shared.platform.values.decoding import decode_stored
 
 _FORM = "planq.form"
@@ -176,3 +178,68 @@ def refusal_page(scope: Scope, error: PlanqError | HTTPException) -> Response:
 def seen(path: str) -> Response:
     """Lead the browser on to a page, after a form too: then a reload repeats nothing."""
     return RedirectResponse(f"{UI}{path}", 303)  # the guard puts the prefix before it
+
+
+visit_routes = page_router()
+
+_KEPT = "public, max-age=31536000, immutable"
+
+
+@visit_routes.get("/")
+@visit_routes.get(UI)
+async def get_start(request: Request, services: Use) -> Response:
+    return seen(home_of(await services.access.visitor(session_of(request))))
+
+
+@visit_routes.get(f"{UI}/assets/{{name}}")
+async def get_asset(name: str) -> Response:
+    """Return a file that pages load."""
+    asset = assets().get(name)
+    if asset is None:
+        raise NotFound("there is no such file; load the page again")
+    return Response(asset.body, media_type=asset.media_type, headers={"Cache-Control": _KEPT})
+
+
+@visit_routes.get(LOGIN)
+async def get_login(request: Request, services: Use, next: Annotated[str, Query()] = "") -> Response:
+    if not services.access.is_required:
+        return seen(home_of(LOCAL))
+    return page(request, "login.html", next=next, refused=None)
+
+
+@visit_routes.post(LOGIN)
+async def post_login(request: Request, services: Use) -> Response:
+    """Begin a session with a key, and go on to where the visitor wanted to."""
+    fields = fields_of(request)
+    try:
+        digest = await services.access.digest_of(fields.get("key", "").strip())
+    except (Unauthorized, HttpRefusal) as error:
+        message = error.message if isinstance(error, Unauthorized) else str(error.detail)
+        return page(request, "login.html", status=403, next=fields.get("next", ""), refused=message)
+    await _end(services, request)
+    session = services.sessions.begin(digest, time())
+    response = RedirectResponse(_way_on(fields.get("next", ""), await services.access.visitor(session)), 303)
+    keep(request, response, session)
+    return response
+
+
+@visit_routes.post(f"{UI}/logout")
+async def post_logout(request: Request, services: Use) -> Response:
+    """End the session, wherever its cookie is."""
+    await _end(services, request)
+    response = seen("/login")
+    keep(request, response, None)
+    return response
+
+
+async def _end(services: Services, request: Request) -> None:
+    session = session_of(request)
+    if session is not None and session.digest is not None:
+        await services.ended_sessions.end(session.nonce, services.sessions.last_end(session))
+
+
+def _way_on(wanted: str, who: Caller) -> str:
+    """Return where to go after the login: only to one of our own pages, and to one that the key opens."""
+    is_ours = wanted.startswith(f"{UI}/") and "\\" not in wanted and "//" not in wanted
+    path = wanted.partition("?")[0].partition("#")[0].removeprefix(UI)
+    return wanted if is_ours and is_open(who, path) else f"{UI}{home_of(who)}"

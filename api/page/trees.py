@@ -1,11 +1,11 @@
-"""JSON as a page shows it: a tree whose parts fold, a table where it is one, and where each value came from.
+"""JSON as a page shows it: a tree whose parts fold, a table, or the difference of two documents.
 
-Whoever made a value may have made it as large, deep or odd as it likes: what is shown is bounded, and all of it is
-text.
+A value may be as large, deep or odd as its author likes: what is shown is bounded, and all of it is text.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -155,3 +155,27 @@ def _plain(value: Any) -> str:
         return json.dumps(value)
     except ValueError:  # a whole number of more digits than Python writes
         return "[a number too long to be shown]"
+
+
+_MOST_LINES = 2_000
+
+
+def laid_out(value: Any) -> str:
+    """Return a document as JSON of many lines, of which a few differ where little was changed."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def changes_between(before: Any, after: Any, names: tuple[str, str]) -> str:
+    """Return the difference of two documents, as `differences` does of their texts."""
+    return differences(laid_out(before), laid_out(after), names)
+
+
+def differences(before: str, after: str, names: tuple[str, str]) -> str:
+    """Return the difference of two texts by lines, none where they are the same.
+
+    Of long ones it is not looked for: that would hold up all others.
+    """
+    old, new = before.splitlines(), after.splitlines()
+    if len(old) + len(new) > _MOST_LINES:
+        return "" if before == after else "[too long to be compared here]"
+    return "\n".join(difflib.unified_diff(old, new, *names, lineterm=""))

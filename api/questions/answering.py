@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from planq.api.access.callers import Caller, answered_by
+from planq.api.access.scopes import Caller, answered_by
 from planq.api.intake.recovery import verdict_of
 from planq.api.schemas import AnswerRequest, SettleRequest
 from planq.shared.kernel.questions import OUTCOME_SCHEMA, QuestionAnswer, after_answer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import Use
-from planq.api.http.pages import CursorQuery
+from planq.api.http.ids import CursorQuery
 from planq.api.page.fields import fields_in
 from planq.api.page.rendering import page
 from planq.api.page.route import page_router, values_of

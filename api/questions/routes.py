@@ -8,12 +8,11 @@ from uuid import UUID
 from fastapi import Path, Query
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.scopes import Caller, Who
 from planq.api.deps import JobPath, Use, check_job_is_open_to, strict_router
 from planq.api.documents import question_document
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import job_id_of, uuid_of
-from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
+from planq.api.http.ids import CursorQuery, id_of_cursor, job_id_of, page_of, uuid_of
 from planq.api.questions.answering import QuestionAnswers, is_closed
 from planq.api.schemas import MAX_PAGE, AnswerRequest, QuestionDocument, QuestionPage
 from planq.shared.kernel.states import QuestionStatus

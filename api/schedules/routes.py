@@ -10,11 +10,10 @@ from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import error_responses
-from planq.api.http.ids import uuid_of
-from planq.api.http.pages import cursor_bytes, cursor_of, no_cursor, page_of
+from planq.api.http.ids import cursor_bytes, cursor_of, no_cursor, page_of, uuid_of
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, Time
 from planq.shared.kernel.states import Outcome
 from planq.shared.platform.database import Row

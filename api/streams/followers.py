@@ -1,12 +1,12 @@
-"""Streams of events: one look at the database for all who follow something through this process.
+"""Streams of server-sent events: one query serves all who follow something through this process.
 
-While anybody follows, the hub looks every fifth of a second for the events and texts that are wanted, makes a frame
-of each once, and puts it to its streams; otherwise it does nothing. Nobody tells it that there is something: workers
-send no word of an event, so that one costs them the same with and without readers, and a look costs one probe of an
-index.
+While anybody follows, the hub queries every fifth of a second for the events and texts that are followed, makes a
+frame (WHATWG HTML, section 9.2) of each once, and puts it into the streams. Workers send no notification of events,
+so an event costs them the same with and without readers, and a query costs one probe of an index.
 
-A stream joins between two looks. What was written up to then it reads by itself (`Stream.joined`), what comes later
-is put to it, so that nothing is missed and nothing comes twice.
+A stream joins between two queries. It reads by itself what was written up to then (`Stream.joined`), and gets later
+events from the hub: nothing is missed, and nothing comes twice. A frame with an `id` is an event of the log, so that
+a client can reconnect with the last one it has seen. All other frames have no id, and are made again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,75 @@ from time import monotonic
 from typing import NamedTuple
 from uuid import UUID
 
-from planq.api.http.exchange import RETRY_AFTER_SECONDS, HttpRefusal
-from planq.api.streams.frames import HEARTBEAT, HELD_BACK, event_frame, job_frame, text_frame
+import orjson
+
+from planq.api.http.exchange import RETRY_AFTER_SECONDS, HttpRefusal, on_one_line
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import TERMINAL_JOB
+from planq.shared.platform.database import shown_time
 from planq.shared.platform.errors import DatabaseUnavailable, NotFound
 from planq.shared.platform.timers import every
 from planq.shared.subjects.events.position import BEGINNING, Position
 from planq.shared.subjects.events.store import HELD_SECONDS, EventLog, FreshEvents, LoggedEvent, LogHorizon
 from planq.shared.subjects.streams.contract import TextPiece
 from planq.shared.subjects.streams.followers import StreamStore
+
+MEDIA_TYPE = "text/event-stream"
+
+HEARTBEAT = b":\n\n"
+"""A comment, so that proxies keep the connection and a client that has gone is noticed."""
+
+
+HELD_BACK = b": held back by an open transaction in the database server; events come once it has ended\n\n"
+"""A comment that names no session: that is for operators (`planq doctor`, `planq_events_held_seconds`)."""
+
+
+def retry_frame(milliseconds: int) -> bytes:
+    return b"retry: %d\n\n" % milliseconds
+
+
+def event_frame(event: LoggedEvent) -> bytes:
+    name = " ".join(event.kind.split())
+    return b"id: %b\nevent: %b\n%b" % (
+        str(event.position).encode(),
+        name.encode(),
+        _data(orjson.dumps(event_document(event))),
+    )
+
+
+def event_document(event: LoggedEvent) -> dict[str, object]:
+    """Return an event of the log as clients get it."""
+    return {
+        "job_id": event.job_id,
+        "sequence": event.position.sequence,
+        "kind": event.kind,
+        "data": None if event.data is None else orjson.Fragment(event.data.encode()),
+        "created_at": shown_time(event.created_at),
+    }
+
+
+def text_frame(piece: TextPiece) -> bytes:
+    """Return a piece of what a model says; `offset` is how many characters of its attempt and try come before."""
+    shown = {
+        "job_id": piece.epoch.job_id,
+        "stage": piece.stage,
+        "attempt": piece.epoch.attempt,
+        "try": piece.epoch.number,
+        "offset": piece.start,
+        "text": piece.text,
+    }
+    return b"event: text\n" + _data(orjson.dumps(shown))
+
+
+def job_frame(document: bytes) -> bytes:
+    """Return a job that has ended, as JSON that `GET /jobs/{id}` shows, too."""
+    return b"event: job\n" + _data(document)
+
+
+def _data(body: bytes) -> bytes:
+    # Of JSON that is kept as it came, a line break is white space: in strings it is always an escape.
+    return b"data: %b\n\n" % on_one_line(body.replace(b"\r", b" ").replace(b"\n", b" "))
+
 
 _log = logging.getLogger("planq.api")
 

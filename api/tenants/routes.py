@@ -14,8 +14,7 @@ from starlette.responses import Response
 from planq.api.channels.routes import ChannelList
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import uuid_of
-from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor, no_cursor, page_of
+from planq.api.http.ids import CursorQuery, cursor_of, id_of_cursor, no_cursor, page_of, uuid_of
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, Time
 from planq.shared.agentic.schema.schemas import MAX_DEPTH
 from planq.shared.platform.errors import InvalidRequest

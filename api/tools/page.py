@@ -8,14 +8,14 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.scopes import Caller, Who
 from planq.api.agents.routes import get_agent, list_agents
 from planq.api.deps import Services, Use
 from planq.api.jobs.page.listing import submitted
-from planq.api.page.differences import changes_between
 from planq.api.page.fields import content_of, fields_in
 from planq.api.page.rendering import is_open, page
 from planq.api.page.route import fields_of, page_router, seen, values_of
+from planq.api.page.trees import changes_between
 from planq.api.tools.routes import get_tools
 from planq.shared.kernel.states import Effect
 from planq.shared.platform.computing import off_loop

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
 from planq.api.intake.plan_checks import (

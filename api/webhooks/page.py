@@ -9,7 +9,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.scopes import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, page_router, seen, values_of

@@ -10,11 +10,10 @@ from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
-from planq.api.http.ids import uuid_of
-from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
+from planq.api.http.ids import CursorQuery, id_of_cursor, page_of, uuid_of
 from planq.api.intake.submission import callback_of, require_signing
 from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, PageDocument, RequestBody, Time
 from planq.shared.subjects.webhooks.rules import EVENT_NAMES, DeliveryKind, DeliveryStatus, checked_events

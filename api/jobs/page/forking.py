@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.scopes import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.http.exchange import HttpRefusal, error_response
-from planq.api.jobs.routes.control import fork_job
-from planq.api.jobs.routes.jobs import get_job
-from planq.api.page.differences import differences, laid_out
+from planq.api.jobs.routes.jobs import fork_job, get_job
 from planq.api.page.fields import json_in
 from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, seen, values_of
+from planq.api.page.trees import differences, laid_out
 from planq.api.schemas import ForkRequest, ValidationRequest
 from planq.api.tools.routes import post_validation
 from planq.shared.agentic.plan.errors import PlanError

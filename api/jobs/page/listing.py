@@ -1,32 +1,85 @@
-"""The list of jobs: filters that stand in its address, counts by status, and the search for an id or for words."""
+"""The list of jobs: filters in its address, counts by status, and the search."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Annotated, Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who, caller_of
+from planq.api.access.scopes import Caller, Who, caller_of
 from planq.api.deps import Services, Use
 from planq.api.events.routes import get_events
-from planq.api.jobs.page.filters import FORM_NAMES, address_of, chips_of, fields_given, filter_given
 from planq.api.jobs.routes.jobs import get_jobs, post_job
 from planq.api.jobs.sample import SAMPLE_INPUT
-from planq.api.operations.routes import get_job_counts, whys_of
-from planq.api.operations.search import get_search
-from planq.api.page.rendering import page
+from planq.api.operations.routes import get_job_counts, get_search, whys_of
+from planq.api.page.rendering import page, page_url
 from planq.api.page.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
 from planq.api.page.words import status_state
 from planq.api.schemas import JobRequest
 from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Strategy
-from planq.shared.platform.errors import NotFound
+from planq.shared.platform.errors import InvalidRequest, NotFound
 from planq.shared.subjects.jobs.find import LOOKED_THROUGH
 from planq.shared.subjects.jobs.operations import FoundKind, named_id
 from planq.shared.subjects.jobs.selection import FILTER_FIELDS
 from planq.shared.subjects.tenants.keys import KeyScope
+
+FORM_NAMES = tuple(one.form for one in FILTER_FIELDS)
+_CHIPS = {
+    **{one.form: one.chip for one in FILTER_FIELDS if one.name not in ("status", "words")},
+    "q": "“{}”",
+    "children": "with child jobs",
+    "tenant": "tenant {}",
+}
+_MOST_CHARS = 4_000
+
+
+def fields_given(params: Mapping[str, str], *more: str) -> dict[str, str]:
+    """Return what an address or a form has of the filter, and of `more`; what is not there is empty."""
+    return {name: params.get(name, "")[:_MOST_CHARS].strip() for name in (*FORM_NAMES, *more)}
+
+
+def filter_given(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the filter as the API takes it, metadata as text; raises `InvalidRequest` for what is no number."""
+    wanted: dict[str, Any] = {}
+    for one in FILTER_FIELDS:
+        if text := fields.get(one.form):
+            try:
+                wanted[one.name] = float(text) * one.unit if one.kind is float else text
+            except ValueError:
+                raise InvalidRequest(f"{one.form}: expected a number, found something else") from None
+    if text := wanted.get("metadata"):
+        wanted["metadata"] = _metadata_in(text)
+    return wanted
+
+
+def _metadata_in(text: str) -> str:
+    """Return metadata as JSON, from JSON or from `name=value, …`; what is neither stays, and the API refuses it."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if text.startswith("{") or not all(name.strip() and mark for name, mark, _ in pairs):
+        return text
+    return json.dumps({name.strip(): value.strip() for name, _, value in pairs})
+
+
+def address_of(path: str, fields: Mapping[str, str], **more: str) -> str:
+    """Return the address of a page with these fields, without those that are empty."""
+    given = {name: value for name, value in {**fields, **more}.items() if value}
+    return page_url(path) + (f"?{urlencode(given)}" if given else "")
+
+
+def chips_of(path: str, fields: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return what is chosen, each with the address of the list without it."""
+    return [
+        {"text": label.format(fields[name]), "href": address_of(path, fields, **{name: ""})}
+        for name, label in _CHIPS.items()
+        if fields.get(name)
+    ]
+
 
 list_routes = page_router()
 

@@ -17,7 +17,7 @@ from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
-from planq.api.access.callers import Who
+from planq.api.access.scopes import Who
 from planq.api.deps import JobPath, StepPath, Use, check_job_is_open_to, step_index_of, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.ids import job_id_of

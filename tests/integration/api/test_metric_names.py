@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from planq.api.metrics.fleet import COUNTERS, HISTOGRAMS
+from planq.api.metrics.exposition import COUNTERS, HISTOGRAMS
 from planq.shared.kernel.states import Pool
 from tests.integration.api.conftest import Api
 

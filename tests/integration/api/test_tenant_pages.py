@@ -7,7 +7,7 @@ from html import unescape
 
 import httpx
 
-from planq.api.tenants.page_configuration import config_change, config_groups
+from planq.api.tenants.page import config_change, config_groups
 from planq.shared.agentic.turns.channel_kinds import ChannelKind
 from planq.shared.subjects.channels.store import ChannelStore
 from tests.integration.api.conftest import Api, MakeApi

@@ -11,7 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from planq.api.metrics.fleet import TIMES_SECONDS
+from planq.api.metrics.exposition import TIMES_SECONDS
 from planq.shared.platform.database import Database
 from planq.shared.subjects.metrics.store import TallyStore
 from tests.support.ended import ended

@@ -9,8 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from planq.api.access.callers import LOCAL, Caller
-from planq.api.access.scopes import Access, opening_of
+from planq.api.access.scopes import LOCAL, Access, Caller, opening_of
 from planq.api.http.exchange import HttpRefusal
 from planq.shared.platform.errors import DatabaseUnavailable, Unauthorized
 from planq.shared.subjects.tenants.api_keys import KnownKey

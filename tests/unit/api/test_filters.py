@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planq.api.intake.filters import filter_of
-from planq.api.jobs.page.filters import FORM_NAMES, address_of, chips_of, fields_given, filter_given
+from planq.api.jobs.page.listing import FORM_NAMES, address_of, chips_of, fields_given, filter_given
 from planq.shared.platform.errors import InvalidRequest
 from planq.shared.subjects.actions.store import FILTERS
 

@@ -13,7 +13,7 @@ import pytest
 
 from planq.api.batches.documents import json_lines
 from planq.api.http.exchange import json_bytes
-from planq.api.streams.frames import event_frame, job_frame, text_frame
+from planq.api.streams.followers import event_frame, job_frame, text_frame
 from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.events.position import Position
 from planq.shared.subjects.events.store import LoggedEvent

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planq.api.jobs.page.artifacts import Preview, shown_body
+from planq.api.jobs.page.job import Preview, shown_body
 from planq.api.page.trees import Table, marks_of, table_of, tree
 
 

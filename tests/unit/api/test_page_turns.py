@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planq.api.conversations.page.turns import turns_in
+from planq.api.conversations.page import turns_in
 
 
 def row(job: str | None, turn: int | None, kind: str = "message", direction: str = "inbound", **more: Any) -> Any:

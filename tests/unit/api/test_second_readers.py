@@ -13,7 +13,7 @@ READERS = {
     "json": {"deps.py", "quick.py"},
     "body": {"deps.py", "page/route.py", "mcp/server.py", "agents/routes.py", "channels/webhook.py"},
     "form": {"page/route.py"},
-    "stream": {"batches/routes/batches.py"},
+    "stream": {"batches/routes.py"},
 }
 """The modules that may take the bytes of a request themselves. `json` of a `StrictRequest` is the common way."""
 
@@ -22,8 +22,7 @@ DECODERS = {
     ("json", "loads"): {
         "cli/runtime.py",  # a file of this machine
         "batches/commands.py",  # the command line's own
-        "jobs/page/artifacts.py",  # 64 kB of a stored artifact
-        "jobs/page/outcomes.py",  # a stored answer
+        "jobs/page/job.py",  # a stored answer, and 64 kB of a stored artifact
         "jobs/page/forking.py",  # one key of a text that was decoded before, off the loop
     },
     ("", "decode"): {"cli/inputs.py", "jobs/commands/submit.py"},  # the command line's own
@@ -31,15 +30,13 @@ DECODERS = {
 
 OFF_LOOP = {"json_in", "content_of", "config_change", "lines_at", "laid_out", "differences", "changes_between"}
 """What computes for as long as a field of a form is."""
-INSIDE = {
-    "page/fields.py",
-    "page/differences.py",
-    "tenants/page_configuration.py",
-}
+INSIDE = {"page/fields.py"}
 """Modules whose functions are called off the loop as a whole."""
 COMPUTED = {
     "jobs/page/forking.py": {"_changes", "_defects"},
     "batches/page.py": {"_number"},
+    "page/trees.py": {"changes_between"},
+    "tenants/page.py": {"config_change", "_value"},
     "actions/page.py": {"_sent"},  # of 4,000 characters at most
 }
 

@@ -1,9 +1,12 @@
-"""Batches: many requests in one file; upload, look, and what is wrong with their lines."""
+"""Batches: upload, list, control, errors and results."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Path, Query
@@ -11,23 +14,35 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from planq.api.access.callers import Caller, Who
-from planq.api.batches.documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
+from planq.api.access.scopes import Caller, Who
+from planq.api.batches.documents import (
+    BatchDocument,
+    BatchPage,
+    BatchResumeRequest,
+    batch_document,
+    error_line,
+    json_lines,
+    result_line,
+)
 from planq.api.batches.upload import BatchUploads
 from planq.api.batches.validation import defects_of
 from planq.api.deps import KeyHeader, Use, strict_router
+from planq.api.documents import job_document
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import uuid_of
-from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
+from planq.api.http.ids import CursorQuery, id_of_cursor, page_of, uuid_of
 from planq.api.intake.filters import object_in
 from planq.api.intake.submission import callback_of, check_key
 from planq.api.intake.waits import client_closed_response
 from planq.api.schemas import MAX_PAGE, JobRequest
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority
-from planq.shared.platform.errors import InvalidRequest
-from planq.shared.subjects.batches.rules import BatchStatus, Discount
+from planq.shared.platform.database import Row
+from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound
+from planq.shared.subjects.batches.control import BatchControl, BatchControlResult
+from planq.shared.subjects.batches.rules import BatchStatus, Discount, LineStatus
 from planq.shared.subjects.batches.store import BatchStore, NewBatch
+from planq.shared.subjects.jobs.job_view import JobView
+from planq.shared.subjects.jobs.store import RequestStore
 
 batch_routes = strict_router("batches")
 
@@ -194,3 +209,130 @@ def _defaults(text: str | None) -> dict[str, Any] | None:
             found = defects_of(error, "defaults")
             raise InvalidRequest(found.message, errors=found.details["errors"]) from error
     return value
+
+
+class ResultOrder(StrEnum):
+    """The order of a batch's results."""
+
+    INPUT = "input"
+    COMPLETION = "completion"
+
+
+@batch_routes.get("/batches/{batch_id}/results", response_class=Response, responses={**LINES, **error_responses(404)})
+async def get_batch_results(
+    batch_id: BatchPath,
+    services: Use,
+    who: Who,
+    order: Annotated[
+        ResultOrder, Query(description="`input`: that of the file; `completion`: that in which they ended.")
+    ] = ResultOrder.INPUT,
+    status: Annotated[
+        Literal["completed", "failed", "cancelled"] | None, Query(description="Only lines that ended so.")
+    ] = None,
+) -> Response:
+    """Return what has come of the lines that have ended, a line of JSON each, also while others run.
+
+    Each is `{id, custom_id, response, error}`. The `response` is `{status_code, request_id, body}`, its `body` the
+    job as `GET /jobs/{id}` shows it; it is null for a line that was cancelled before it became a job. The `error` is
+    null where the job has completed. Lines that are not valid are told by the batch's errors alone. Once a batch has
+    ended, the same request gives the same bytes.
+    """
+    found = batch_id_of(batch_id)
+    await services.batches.get(who.tenant_id, found)
+    of_status = None if status is None else LineStatus(status)
+    shown = _results(services.batch_control, services.requests, who.tenant_id, found, order, of_status)
+    return StreamingResponse(json_lines(shown), media_type=JSON_LINES)
+
+
+async def _results(
+    control: BatchControl,
+    requests: RequestStore,
+    tenant_id: str,
+    batch_id: UUID,
+    order: ResultOrder,
+    status: LineStatus | None,
+) -> AsyncIterator[Mapping[str, Any]]:
+    by_completion = order is ResultOrder.COMPLETION
+    async for rows in control.ended_lines(tenant_id, batch_id, by_completion=by_completion, status=status):
+        for row, view in zip(rows, await _jobs_of(requests, tenant_id, rows), strict=True):
+            yield result_line(batch_id, row, None if view is None else job_document(view))
+
+
+async def _jobs_of(requests: RequestStore, tenant_id: str, rows: Sequence[Row]) -> Sequence[JobView | None]:
+    async def look(job_id: UUID | None) -> JobView | None:
+        if job_id is None:
+            return None
+        try:
+            return await requests.view(tenant_id, job_id)
+        except NotFound:
+            return None
+
+    return await asyncio.gather(*(look(row["job_id"]) for row in rows))
+
+
+@batch_routes.post("/batches/{batch_id}/cancel", response_model=BatchDocument, responses=error_responses(404, 409))
+async def cancel_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
+    """Begin nothing more of a batch, cancel what runs, and return it; what has ended stays as it is.
+
+    It is `cancelled` once all its lines have ended, a moment later where there are many. Cancelling it again changes
+    nothing; one that has completed or failed is refused: 409.
+    """
+    found = batch_id_of(batch_id)
+    moved = await services.batch_control.cancel(who.tenant_id, found)
+    if moved.status not in ("cancelling", "cancelled"):
+        raise _refused(found, moved, "one that is being validated or is in progress can be cancelled")
+    async for ended in services.batch_control.end_jobs(found):
+        services.endings.announce(ended)
+    return await answer_with_batch(services.batches, who, found)
+
+
+@batch_routes.post("/batches/{batch_id}/pause", response_model=BatchDocument, responses=error_responses(404, 409))
+async def pause_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
+    """Make no further jobs of a batch's lines, and return it; jobs that there are go on to their ends.
+
+    Pausing it again changes nothing; one that has ended is refused: 409.
+    """
+    found = batch_id_of(batch_id)
+    moved = await services.batch_control.pause(who.tenant_id, found)
+    if not moved.applied and not moved.may_begin_lines:
+        raise _refused(found, moved, "one that is being validated or is in progress can be paused")
+    return await answer_with_batch(services.batches, who, found)
+
+
+@batch_routes.post(
+    "/batches/{batch_id}/resume", response_model=BatchDocument, responses=error_responses(400, 404, 409, 415)
+)
+async def resume_batch(
+    batch_id: BatchPath, services: Use, who: Who, body: BatchResumeRequest | None = None
+) -> Response:
+    """Let a batch go on that was paused, and return it: by somebody, after its canary, or at its budget.
+
+    A limit that is given replaces that of its budget, also while it runs. With a budget that still does not suffice
+    for the next line it is paused again a moment later. One that goes on anyway is not changed.
+    """
+    found, limits = batch_id_of(batch_id), body or BatchResumeRequest()
+    moved = await services.batch_control.resume(
+        who.tenant_id, found, budget_usd=limits.max_cost_usd, budget_tokens=limits.max_tokens
+    )
+    if not moved.applied and not moved.may_begin_lines:
+        raise _refused(found, moved, "one that is being validated or is in progress can go on")
+    return await answer_with_batch(services.batches, who, found)
+
+
+@batch_routes.post("/batches/{batch_id}/retry", response_model=BatchDocument, responses=error_responses(404, 409))
+async def retry_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
+    """Make new jobs of the lines that have failed or are partial, and of no others, and return the batch.
+
+    One that had completed is in progress again. What their jobs have used stays spent. Without such a line
+    nothing changes; one that was cancelled, or of which no line was run, is refused: 409.
+    """
+    found = batch_id_of(batch_id)
+    moved = await services.batch_control.retry(who.tenant_id, found)
+    if moved.status not in ("in_progress", "completed"):
+        expected = "failed and partial lines of one that is in progress or has completed can be tried again"
+        raise _refused(found, moved, expected)
+    return await answer_with_batch(services.batches, who, found)
+
+
+def _refused(batch_id: UUID, moved: BatchControlResult, expected: str) -> Conflict:
+    return Conflict(f"batch {batch_id} is {moved.status}; only {expected}", batch_status=moved.status)

@@ -1,11 +1,8 @@
-"""Chat: a conversation with an agent, the tenant's assistant or a model, whose answers are shown while they come.
-
-A message is one of `POST /messages/inbound`. With a model of the visitor's choice it is a job that is a turn of the
-conversation, which wants the scope `jobs` as `POST /jobs` does.
-"""
+"""Pages of conversations: the chat, the list, and one thread with its jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -13,13 +10,14 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who, caller_of
-from planq.api.access.scopes import admitted
+from planq.api.access.scopes import Caller, Who, admitted, caller_of, opening_of
 from planq.api.agents.routes import list_agents
 from planq.api.compat.messages import post_message
-from planq.api.conversations.page.turns import turns_in
 from planq.api.conversations.routes import (
+    ConversationChange,
     ConversationRequest,
+    change_conversation,
+    erase_conversation,
     get_conversation,
     get_conversations,
     get_messages,
@@ -29,7 +27,7 @@ from planq.api.deps import Services, Use, check_job_is_open_to
 from planq.api.http.exchange import HttpRefusal
 from planq.api.http.ids import job_id_of
 from planq.api.intake.messages import InboundRequest
-from planq.api.jobs.page.acts import PAGE_CHANNEL
+from planq.api.jobs.page.job import PAGE_CHANNEL
 from planq.api.jobs.page.listing import submitted
 from planq.api.jobs.routes.jobs import get_job
 from planq.api.operations.routes import get_why
@@ -37,10 +35,68 @@ from planq.api.page.fields import fields_in
 from planq.api.page.rendering import is_open, page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.questions.routes import get_question
+from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus
 from planq.shared.kernel.states import JobStatus, Strategy
 from planq.shared.platform.errors import NotFound
+from planq.shared.subjects.conversations.rules import words_of
 
-chat_routes = page_router()
+
+def turns_in(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the turns of rows that came newest first, in the order in which they began; what waits comes last."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in reversed(rows):
+        key = row["job_id"] or row["id"]
+        turn = found.setdefault(
+            key, {"id": key, "job_id": row["job_id"], "at": None, "said": [], "calls": [], "replies": []}
+        )
+        if row["turn"] is not None:
+            turn["at"] = row["turn"]
+        _add(turn, row)
+    ended = [turn for turn in found.values() if turn["at"] is not None]
+    return [*sorted(ended, key=_place), *(turn for turn in found.values() if turn["at"] is None)]
+
+
+def _place(turn: Mapping[str, Any]) -> int:
+    place: int = turn["at"]
+    return place
+
+
+def _add(turn: dict[str, Any], row: Mapping[str, Any]) -> None:
+    content = row["content"] if isinstance(row["content"], Mapping) else {}
+    is_erased = row["status"] == MessageStatus.ERASED
+    if row["kind"] == MessageKind.TOOL_CALL:
+        turn["calls"].append({"id": content.get("id"), "name": content.get("name") or "a tool", **_called(content)})
+    elif row["kind"] == MessageKind.TOOL_RESPONSE:
+        call = next((one for one in turn["calls"] if one["id"] == content.get("id")), None)
+        if call is not None:
+            call |= {
+                "output": content.get("output", content.get("preview")),
+                "error": content.get("error"),
+                "is_over": True,
+            }
+    else:
+        said = "said" if row["direction"] == Direction.INBOUND else "replies"
+        turn[said].append(
+            {
+                "text": "" if is_erased else words_of(row["text"], content),
+                "by": row["user_id"],
+                "is_erased": is_erased,
+                "created_at": row["created_at"],
+                "is_answer": row["answered_question_id"] is not None,
+            }
+        )
+
+
+def _called(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "arguments": content.get("arguments", content.get("preview")),
+        "output": None,
+        "error": None,
+        "is_over": False,
+    }
+
+
+conversation_page_routes = page_router()
 
 ROWS = 60
 """So many rows of a conversation stand on a page; an agent that calls much has a few turns there."""
@@ -58,7 +114,7 @@ _CHANNELS = (PAGE_CHANNEL, "api")
 _Model = Annotated[str, Query(max_length=200)]
 
 
-@chat_routes.get("/ui/chat")
+@conversation_page_routes.get("/ui/chat")
 async def show_beginning(
     request: Request, services: Use, who: Who, agent: Annotated[str, Query(max_length=139)] = "", model: _Model = ""
 ) -> Response:
@@ -77,7 +133,7 @@ async def show_beginning(
     )
 
 
-@chat_routes.post("/ui/chat")
+@conversation_page_routes.post("/ui/chat")
 async def post_beginning(request: Request, services: Use, who: Who) -> Response:
     """Begin a conversation with its first message, and lead to it."""
     fields = fields_of(request)
@@ -90,7 +146,7 @@ async def post_beginning(request: Request, services: Use, who: Who) -> Response:
     return await _said(request, services, who, made, fields)
 
 
-@chat_routes.get("/ui/chat/{conversation_id}")
+@conversation_page_routes.get("/ui/chat/{conversation_id}")
 async def show_talk(request: Request, conversation_id: str, services: Use, who: Who, model: _Model = "") -> Response:
     """Show a conversation as it is, with what its active turn does and asks, and a field for the next message."""
     talk = values_of(await get_conversation(conversation_id, services, who))
@@ -117,7 +173,7 @@ async def show_talk(request: Request, conversation_id: str, services: Use, who: 
     )
 
 
-@chat_routes.post("/ui/chat/{conversation_id}")
+@conversation_page_routes.post("/ui/chat/{conversation_id}")
 async def post_words(request: Request, conversation_id: str, services: Use, who: Who) -> Response:
     """Say something in a conversation."""
     fields = fields_of(request)
@@ -192,3 +248,55 @@ async def _questions(services: Services, who: Caller, job: dict[str, Any] | None
 def _person(turns: list[dict[str, Any]], who: Caller) -> str:
     last = next((turn["said"][-1]["by"] for turn in reversed(turns) if turn["said"]), "")
     return last or who.key_name or _NOBODY
+
+
+_PAGE = 30
+_Cursor = Annotated[str | None, Query()]
+
+
+@conversation_page_routes.get("/ui/conversations")
+async def conversations_page(
+    request: Request,
+    services: Use,
+    who: Who,
+    channel: Annotated[str, Query(max_length=63)] = "",
+    cursor: _Cursor = None,
+) -> Response:
+    """Show the conversations, newest first."""
+    listed = values_of(
+        await get_conversations(services, who, channel=channel or None, thread=None, limit=_PAGE, cursor=cursor)
+    )
+    return page(request, "conversations.html", listed=listed, channel=channel, may_write=is_open(who, "/chat"))
+
+
+@conversation_page_routes.get("/ui/conversations/{conversation_id}")
+async def conversation_page(
+    request: Request, conversation_id: str, services: Use, who: Who, cursor: _Cursor = None
+) -> Response:
+    """Show what stands in a conversation, a page of it at a time, the newest page first."""
+    talk = values_of(await get_conversation(conversation_id, services, who))
+    rows = values_of(await get_messages(conversation_id, services, who, limit=ROWS, cursor=cursor))
+    return page(
+        request,
+        "conversation.html",
+        talk=talk,
+        turns=turns_in(rows["items"]),
+        older=rows["next_cursor"],
+        is_newest=cursor is None,
+        may_write=is_open(who, "/chat"),
+        may_erase=not opening_of("DELETE", "/conversations/x").scopes.isdisjoint(who.scopes),
+        sees_jobs=is_open(who, "/jobs/x"),
+    )
+
+
+@conversation_page_routes.post("/ui/conversations/{conversation_id}/erase")
+async def post_erasure(conversation_id: str, services: Use, who: Who) -> Response:
+    await erase_conversation(conversation_id, services, who)
+    return seen(f"/conversations/{conversation_id}")
+
+
+@conversation_page_routes.post("/ui/conversations/{conversation_id}/close")
+async def post_closing(request: Request, conversation_id: str, services: Use, who: Who) -> Response:
+    body = await body_of(ConversationChange, {"is_closed": "open" not in fields_of(request)})
+    await change_conversation(conversation_id, body, services, who)
+    return seen(f"/conversations/{conversation_id}")
