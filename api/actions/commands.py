@@ -10,7 +10,7 @@ import typer
 from planq.api.cli.connection import AsJson, CommandClient, api_command
 from planq.api.cli.console import as_line, err, out, print_json
 from planq.api.cli.outcome import NOT_OK, OK, end
-from planq.api.jobs.commands.filters import (
+from planq.api.jobs.commands.status import (
     filter_options,
     job_filter,
 )

@@ -1,18 +1,22 @@
-"""What a command is given: JSON in a file, or on standard input where the name is `-`; NAME=VALUE pairs."""
+"""Arguments of commands: JSON and plans in a file or on standard input (`-`), and NAME=VALUE pairs."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from planq.shared.platform.errors import InvalidRequest, Misconfigured
 from planq.shared.platform.values.decoding import RepeatedKey, decode
 from planq.shared.platform.values.defects import Defect
+
+if TYPE_CHECKING:
+    from planq.shared.agentic.source import DocumentSource
 
 STANDARD_INPUT = "-"
 
@@ -99,3 +103,21 @@ def files_refused(defects: Sequence[Defect]) -> InvalidRequest:
     """Return the refusal of files with these defects, each with its file and its line."""
     ordered = sorted(defects, key=lambda one: one.line or 0)
     return InvalidRequest("; ".join(one.render() for one in ordered), errors=[one.of_file() for one in ordered])
+
+
+def read_plan_file(name: str) -> DocumentSource:
+    """Return the plan in a file, or on standard input for `-`, of YAML with its lines.
+
+    A file whose name ends in .yaml or .yml is YAML, and so is a standard input that does not begin with a brace.
+    Raises `InvalidRequest` with the place of what is neither, and `Misconfigured` where it cannot be read.
+    """
+    from planq.shared.agentic.source import DocumentSource, read_source
+
+    text = read_text(name, "the plan")
+    is_yaml = name.lower().endswith((".yaml", ".yml"))
+    if not is_yaml and (name != STANDARD_INPUT or text.lstrip().startswith(("{", "[")) or not text.strip()):
+        return DocumentSource(parse_json(text, "the plan"))
+    source = read_source(text)
+    if source.defects:
+        raise files_refused([replace(one, file=name) for one in source.defects])
+    return source

@@ -1,9 +1,9 @@
 """The agent, strategy, model and limits of a job, from its request and from the agent that it names.
 
 Agents and skills are pinned to their present version. The agent of a turn is named by, in this order, the message,
-its conversation, the tenant's channel, the tenant (docs/decisions.md, D90). The commit that stores a message checks the
-agent and the pinned version of its conversation. If the job was made for another agent, nothing is stored, and the
-job is made again.
+its conversation, the tenant's channel, the tenant (docs/decisions.md, D90). The commit that stores a message checks
+the agent and the pinned version of its conversation. If the job was made for another agent, nothing is stored, and
+the job is made again.
 """
 
 from __future__ import annotations

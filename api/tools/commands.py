@@ -84,7 +84,7 @@ def validate(
     Prints every defect with its place (the file, the line of YAML, and a JSON pointer into it); exit code 1 when
     there is one.
     """
-    from planq.api.cli.plan_files import read_plan_file
+    from planq.api.cli.inputs import read_plan_file
 
     source = read_plan_file(plan)
     result = client.ask("POST", "plans", "validate", body={"plan": source.value})

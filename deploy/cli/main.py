@@ -15,14 +15,14 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from planq.api.actions import commands as actions
-from planq.api.agents.commands import agents
+from planq.api.agents import commands as agents
 from planq.api.batches import commands as batches
 from planq.api.cli.console import discard, err, out
 from planq.api.cli.outcome import CANNOT, NOT_OK, OK, exit_code, report
-from planq.api.conversations.commands import chat, conversations
+from planq.api.conversations import commands as conversations
 from planq.api.costs import commands as costs
 from planq.api.insights import commands as insights
-from planq.api.jobs.commands import artifacts, control, loops, status, submit
+from planq.api.jobs.commands import control, loops, status, submit
 from planq.api.jobs.commands import watch as events
 from planq.api.questions import commands as questions
 from planq.api.schedules import commands as schedules
@@ -60,8 +60,8 @@ COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
     "traceback": status.traceback,
     "jobs": status.jobs,
     "find": status.find_by_id,
-    "artifacts": artifacts.artifacts,
-    "artifact": artifacts.artifact,
+    "artifacts": status.artifacts,
+    "artifact": status.artifact,
     "watch": events.watch,
     "logs": events.logs,
     "cancel": control.cancel,
@@ -112,7 +112,7 @@ COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
             "list": batches.show_batches,
         },
     ),
-    "chat": chat.chat,
+    "chat": conversations.chat,
     "conversations": (
         "List and show conversations.",
         {"list": conversations.show_conversations, "show": conversations.show_conversation},

@@ -81,7 +81,7 @@ def fork(
 
     Prints the new job's id. Exit code 1 when it is refused, or with --wait when the new job fails.
     """
-    from planq.api.cli.plan_files import read_plan_file
+    from planq.api.cli.inputs import read_plan_file
 
     if dry_run and wait:
         raise typer.BadParameter("--dry-run makes no job that could be waited for")

@@ -1,10 +1,13 @@
-"""`planq status`, `output`, `jobs`, `find`: a job with its steps, an output of any size, all jobs, whose an id is."""
+"""`planq status`, `output`, `traceback`, `jobs`, `find`, `artifacts`, `artifact`, and the filter options."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from datetime import datetime
+from enum import StrEnum
+from inspect import Parameter
 from typing import Annotated, Any
 
 import typer
@@ -23,10 +26,36 @@ from planq.api.cli.console import (
     write_pieces,
 )
 from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end
-from planq.api.jobs.commands.filters import filter_options, job_filter
 from planq.api.jobs.commands.submit import LONG_POLL_SECONDS, code_of, watch_job
 from planq.shared.kernel.states import JobStatus, Priority, StepStatus
-from planq.shared.subjects.jobs.selection import takes
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.subjects.jobs.selection import FILTER_FIELDS, FilterField, takes
+
+
+def filter_options() -> list[Parameter]:
+    """Return the parameters of a command for every field of a filter."""
+    return [
+        Parameter(one.option, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=_type(one))
+        for one in FILTER_FIELDS
+    ]
+
+
+def _type(one: FilterField) -> Any:
+    kind: Any = list[str] if one.name == "metadata" else one.kind
+    lowest = 0 if one.kind is float else None
+    return Annotated[kind | None, typer.Option(metavar=one.metavar, min=lowest, help=one.help, show_default=False)]
+
+
+def job_filter(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the API's filter that are given; raises `typer.BadParameter` for metadata without `=`."""
+    from planq.api.cli.inputs import pairs_of
+
+    known = {one.name: value for one in FILTER_FIELDS if (value := given.get(one.option)) is not None}
+    wanted = {name: value.value if isinstance(value, StrEnum) else value for name, value in known.items()}
+    if metadata := wanted.pop("metadata", None):
+        wanted["metadata"] = dict(pairs_of(metadata, "--metadata"))
+    return wanted
+
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
@@ -65,7 +94,7 @@ def status(
 
 
 def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str, Any]:
-    from planq.api.jobs.commands.tree import with_children
+    from planq.api.jobs.commands.progress import with_children
 
     while wait and not JobStatus(job["status"]).is_terminal:
         job = client.job(job["id"], wait=LONG_POLL_SECONDS)
@@ -73,7 +102,7 @@ def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str,
 
 
 def _show_tree(job: dict[str, Any]) -> None:
-    from planq.api.jobs.commands.tree import print_tree, tree_totals
+    from planq.api.jobs.commands.progress import print_tree, tree_totals
 
     print_tree(job, out)
     out.print(tree_totals(job), style="dim")
@@ -293,3 +322,44 @@ def _belongs_to(found: dict[str, Any]) -> str:
     step = f" step {found['step_index']}" if found["step_index"] is not None else ""
     batch = f"line {found['line']} of batch {found['batch_id']} " if found["line"] is not None else ""
     return f"{batch}{'' if found['job_id'] is None else 'job ' + found['job_id']}{step}"
+
+
+@api_command
+def artifacts(client: CommandClient, job_id: JobId, as_json: AsJson = False) -> None:
+    """List what a job has made, every version, in the order of its steps."""
+    found = client.ask("GET", "jobs", job_id, "artifacts")
+    print_items(found, _artifact_row, "this job has made no artifacts", as_json=as_json)
+    if found["items"] and not as_json:
+        err.print("`planq artifact ID --to FILE` keeps one", style="dim")
+
+
+def _artifact_row(made: dict[str, Any]) -> list[str]:
+    kind = made.get("media_type") or made.get("type") or "JSON"
+    tool, model = made["tool_name"], (made["metadata"] or {}).get("model")
+    return [
+        as_line(made["artifact_id"], 255),
+        f"version {made['version']}",
+        as_line(kind),
+        f"{made['bytes']} bytes",
+        as_line(str(model)) if tool is None else f"${made['step_index']} {as_line(tool)}",
+    ]
+
+
+@api_command
+def artifact(
+    client: CommandClient,
+    artifact_id: Annotated[str, typer.Argument(metavar="ID", help="The `artifact_id`.", show_default=False)],
+    version: Annotated[
+        int | None, typer.Option(min=1, help="Which version; the newest by default.", show_default=False)
+    ] = None,
+    to: To = None,
+) -> None:
+    """Get an artifact as it was made: JSON, or the bytes of a file.
+
+    On a terminal texts are shown without what could steer the terminal; of other bytes --to makes a file.
+    """
+    with client.artifact(artifact_id, version) as (media_type, pieces):
+        is_text = media_type.startswith(("text/", "application/json"))
+        if to is None and not is_text and sys.stdout.isatty():
+            raise Misconfigured(f"the artifact is {as_line(media_type)}, which no terminal shows; add --to FILE")
+        write_pieces(pieces, to)

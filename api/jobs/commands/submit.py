@@ -193,8 +193,7 @@ def code_of(job: dict[str, Any]) -> int:
 
 
 def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:
-    from planq.api.cli.inputs import STANDARD_INPUT, read_text
-    from planq.api.cli.plan_files import read_plan_file
+    from planq.api.cli.inputs import STANDARD_INPUT, read_plan_file, read_text
 
     if text is None and plan is None and not is_complete:
         raise typer.BadParameter("expected a text that says what to do, --plan, --attach, or --agent with --action")

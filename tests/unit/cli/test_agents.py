@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 from typer.testing import Result
 
-from planq.api.agents.commands.files import prepare
-from planq.api.jobs.commands.tree import draw
+from planq.api.agents.commands import prepare
+from planq.api.jobs.commands.progress import draw
 from tests.support.recorder import Recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from planq.api.cli.client import CommandClient
-from planq.api.jobs.commands.progress import follow_job, print_outcome
-from planq.api.jobs.commands.tree import tree_totals
+from planq.api.jobs.commands.progress import follow_job, print_outcome, tree_totals
 from planq.shared.client.wire import Json
 
 

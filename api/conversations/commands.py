@@ -1,20 +1,34 @@
-"""`planq chat`: a conversation at the terminal, with an agent or the tenant's assistant.
+"""`planq chat` and `planq conversations`: talk with an agent, list conversations, and show one.
 
-Each line is a message, and its turn is followed live: the steps on standard error, the answer on standard output.
-What a turn asks the person at the terminal is asked in place. Lines that come through a pipe are said one by one.
+In a chat each line is a message, and its turn is followed live: steps on standard error, the answer on standard
+output. A question to the person at the terminal is asked in place. Lines from a pipe are sent one by one.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import typer
 
-from planq.api.cli.connection import CommandClient, api_command
-from planq.api.cli.console import as_line, err, out, plain, preview_of, tail_of
+from planq.api.cli.connection import AsJson, AtMost, CommandClient, api_command
+from planq.api.cli.console import (
+    as_line,
+    err,
+    out,
+    plain,
+    preview_of,
+    print_columns,
+    print_list,
+    print_page,
+    tail_of,
+    tell_of_more,
+)
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end
 from planq.shared.platform.errors import PlanqError
 from planq.shared.platform.values.event_stream import SpokenText
@@ -23,6 +37,7 @@ if TYPE_CHECKING:
     from planq.shared.client.following import StreamEvent
     from planq.shared.client.requests import MessageFields
     from planq.shared.client.wire import Json
+
 
 _BYE = ("/quit", "/exit")
 _ATTACH = "/attach "
@@ -206,3 +221,49 @@ class _Turn:
 
 
 _YES, _NO = ("y", "yes", "ok"), ("n", "no")
+
+
+_SHOWN = 400
+"""Characters that are shown of a row."""
+
+
+@api_command
+def show_conversations(
+    client: CommandClient,
+    channel: Annotated[str | None, typer.Option(help="Only those of this channel.")] = None,
+    limit: AtMost = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List conversations, newest first."""
+    page = client.pages("conversations", most=limit, channel=channel)
+    print_list(page, _row, "there are no conversations", as_json=as_json)
+
+
+@api_command
+def show_conversation(
+    client: CommandClient,
+    conversation_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `list` shows.")],
+    limit: AtMost = 200,
+    as_json: AsJson = False,
+) -> None:
+    """Show what stands last in a conversation, oldest first: messages, calls of tools and their responses."""
+    page = client.pages("conversations", conversation_id, "messages", most=limit)
+    page = replace(page, items=page.items[::-1])
+    if as_json:
+        print_page(page)
+        return
+    tell_of_more(page)
+    print_columns([_message(one) for one in page.items])
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    stands = "closed" if one["is_closed"] else "active" if one["active_job_id"] else ""
+    counted = f"{one['messages_in']} in, {one['messages_out']} out"
+    return [one["id"], as_line(one["channel"], 60), as_line(one["thread"], 60), counted, stands]
+
+
+def _message(one: dict[str, Any]) -> list[str]:
+    what = one["direction"] if one["kind"] == "message" else one["kind"]
+    content = one["text"] if one["kind"] == "message" else json.dumps(one["content"], ensure_ascii=False)
+    turn = "" if one["turn"] is None else str(one["turn"])
+    return [turn, what, one["status"] if one["status"] != "done" else "", as_line(content, _SHOWN)]
