@@ -131,7 +131,7 @@ def print_results(
     ] = None,
 ) -> None:
     """Print the results of the lines that have ended, a line of JSON each, every output whole."""
-    from planq.shared.client.blocking import BatchHandle
+    from planq.shared.client.clients import BatchHandle
     from planq.shared.client.requests import MAX_RESULT_BYTES
 
     params = {"order": order} | ({} if status is None else {"status": status})

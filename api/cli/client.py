@@ -12,7 +12,7 @@ from typing import Any, Self
 from urllib.parse import quote
 from uuid import uuid4
 
-from planq.shared.client.blocking import Client
+from planq.shared.client.clients import Client
 from planq.shared.client.exchanges import Page
 from planq.shared.client.following import StreamEvent
 from planq.shared.client.requests import UPLOAD_SECONDS, MessageFields, at, job_request, message_request

@@ -4,10 +4,9 @@ What is sent and what an answer means is written once, without I/O, as generator
 (`exchanges`, `following`). `blocking` and `awaiting` carry these out over httpx, and do nothing else.
 """
 
-from planq.shared.client.awaiting import AsyncBatchHandle, AsyncClient, AsyncJobHandle
-from planq.shared.client.blocking import BatchHandle, Client, JobHandle
+from planq.shared.client.clients import AsyncBatchHandle, AsyncClient, AsyncJobHandle, BatchHandle, Client, JobHandle
+from planq.shared.client.facts import JobCancelled, JobFailed, JobPartial
 from planq.shared.client.following import StreamEvent
-from planq.shared.client.outcome import JobCancelled, JobFailed, JobPartial
 
 __all__ = [
     "AsyncBatchHandle",

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from planq.shared.client import requests
-from planq.shared.client.outcome import has_ended
+from planq.shared.client.facts import has_ended
 from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure, Json, object_of, refused, unreached
 from planq.shared.kernel.states import JobStatus, QuestionStatus
 from planq.shared.platform.errors import Unavailable

@@ -186,7 +186,7 @@ def code_of(job: dict[str, Any]) -> int:
     Where a job answers with the output of a plan of agents, it is that plan which was asked for: one that did not
     succeed makes the job partial here, though every step of its own did.
     """
-    from planq.shared.client.outcome import outcome_of, says_no_success
+    from planq.shared.client.facts import outcome_of, says_no_success
 
     code = _CODES.get(Outcome(found), OK) if (found := outcome_of(job)) else OK
     return PARTIAL if found == Outcome.SUCCEEDED and says_no_success(job) else code

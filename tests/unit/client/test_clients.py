@@ -16,7 +16,7 @@ import pytest
 
 from planq import AsyncClient, Client, JobFailed
 from planq.shared.client import AsyncBatchHandle, AsyncJobHandle, BatchHandle, JobHandle
-from planq.shared.client.attachments import MAX_ATTACHED_BYTES
+from planq.shared.client.requests import MAX_ATTACHED_BYTES
 from planq.shared.platform.errors import InvalidRequest, Misconfigured, TooLarge, Unauthorized
 from planq.shared.subjects.webhooks.rules import signed_headers, signing_secret
 from tests.support.pictures import PNG, base64_of

@@ -12,8 +12,8 @@ import pytest
 
 from planq.shared.client import requests
 from planq.shared.client.exchanges import Exchange, Exchanges, PauseRequest
+from planq.shared.client.facts import JobCancelled, JobFailed, JobPartial, outcome_of, result_of
 from planq.shared.client.following import Download, EventFollower, StreamPatience
-from planq.shared.client.outcome import JobCancelled, JobFailed, JobPartial, outcome_of, result_of
 from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure
 from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound, Unavailable
 
