@@ -311,9 +311,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         limits=limits,
         readiness=ReadinessChecks(database, worker_registry),
         status=StatusChecks(
-            *(database, worker_registry, broker),
-            rates=limits.describe,
-            data=_embedded_data(settings),
+            *(database, worker_registry, broker), rates=limits.describe, data=_embedded_data(settings)
         ),
         waits=waits,
         endings=endings,

@@ -220,11 +220,7 @@ _SOMETHING_TO_DO: JsonDict = {
 
 
 _INPUT_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string", "pattern": SAYS_SOMETHING},
-        PARTS_SCHEMA,
-        {"type": "null"},
-    ],
+    "anyOf": [{"type": "string", "pattern": SAYS_SOMETHING}, PARTS_SCHEMA, {"type": "null"}],
     "description": "What is asked: a text of at most 100 kB of UTF-8, or a list of parts: texts, images, files and "
     "audio. May be left out where `plan` is given.",
 }
@@ -287,8 +283,7 @@ class ResumeRequest(RequestBody):
     """How a job goes on; every field may be left out."""
 
     repeat_unsafe: bool = Field(
-        default=False,
-        description="Repeat also failed steps of `unsafe` tools whose effect may have happened.",
+        default=False, description="Repeat also failed steps of `unsafe` tools whose effect may have happened."
     )
 
 
@@ -307,8 +302,7 @@ class ForkRequest(RequestBody):
     limits: LimitsRequest | None = None
     metadata: Metadata = None
     repeat_unsafe: bool = Field(
-        default=False,
-        description="Call `unsafe` tools also where the same call in the source may have taken effect.",
+        default=False, description="Call `unsafe` tools also where the same call in the source may have taken effect."
     )
     dry_run: bool = Field(
         default=False, description="Store nothing; say what would be taken over and what would run."

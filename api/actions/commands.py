@@ -10,10 +10,7 @@ import typer
 from planq.api.cli.connection import AsJson, CommandClient, api_command
 from planq.api.cli.console import as_line, err, out, print_json
 from planq.api.cli.outcome import NOT_OK, OK, end
-from planq.api.jobs.commands.status import (
-    filter_options,
-    job_filter,
-)
+from planq.api.jobs.commands.status import filter_options, job_filter
 from planq.shared.subjects.jobs.selection import ActionStatus, JobAct, takes
 
 _POLL_SECONDS = 0.5
@@ -39,11 +36,7 @@ def act(
     1 where a job refused it, or nobody said yes.
     """
     wanted = job_filter(options)
-    body: dict[str, Any] = {
-        "act": what.value,
-        "filter": wanted,
-        "repeat_unsafe": repeat_unsafe,
-    }
+    body: dict[str, Any] = {"act": what.value, "filter": wanted, "repeat_unsafe": repeat_unsafe}
     counted = client.ask("POST", "job-actions", body={**body, "dry_run": True})
     selected = f"{counted['count']}{' or more' if counted['or_more'] else ''}"
     if dry_run:

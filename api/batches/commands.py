@@ -54,8 +54,7 @@ def send_file(
     strict: Annotated[bool, typer.Option("--strict", help="Run nothing if a line is invalid.")] = False,
     canary: Annotated[int | None, typer.Option(min=1, help="Run so many lines, then wait for `resume`.")] = None,
     discount: Annotated[
-        str | None,
-        typer.Option(metavar="provider", help="Half price: single calls wait up to 24 hours."),
+        str | None, typer.Option(metavar="provider", help="Half price: single calls wait up to 24 hours.")
     ] = None,
     budget: _Budget = None,
     callback_url: Annotated[str | None, typer.Option(help="Where its end is told: a signed webhook.")] = None,
@@ -126,8 +125,7 @@ def print_results(
     ] = "input",
     status: Annotated[str | None, typer.Option(metavar="completed|failed", help="Only lines that ended so.")] = None,
     max_bytes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum size of one output, 64 MiB by default; a larger one fails."),
+        int | None, typer.Option(min=1, help="Maximum size of one output, 64 MiB by default; a larger one fails.")
     ] = None,
 ) -> None:
     """Print the results of the lines that have ended, a line of JSON each, every output whole."""

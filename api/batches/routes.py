@@ -73,10 +73,7 @@ _FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": "One JSON object a line: `{custom_id, body}`, where `body` is what `POST /jobs` takes.",
-        "content": {
-            JSON_LINES: {"schema": _BYTES},
-            "application/x-ndjson": {"schema": _BYTES},
-        },
+        "content": {JSON_LINES: {"schema": _BYTES}, "application/x-ndjson": {"schema": _BYTES}},
     }
 }
 _ACCEPTED: dict[str, Any] = {

@@ -15,13 +15,7 @@ from starlette.responses import Response
 
 from planq.api.access.scopes import Who, caller_of
 from planq.api.agents.routes import NamePath
-from planq.api.deps import (
-    KeyHeader,
-    TraceHeader,
-    Use,
-    WaitQuery,
-    strict_router,
-)
+from planq.api.deps import KeyHeader, TraceHeader, Use, WaitQuery, strict_router
 from planq.api.documents import job_document
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
@@ -80,9 +74,7 @@ class ExecutionRequest(BaseModel):
 
     action: str | None = Field(None, description="One of the agent's actions.")
     prompt: str | None = Field(
-        None,
-        description="What is asked, at most 100 kB of UTF-8.",
-        json_schema_extra={"pattern": SAYS_SOMETHING},
+        None, description="What is asked, at most 100 kB of UTF-8.", json_schema_extra={"pattern": SAYS_SOMETHING}
     )
     with_: dict[str, Any] | None = Field(
         None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
@@ -98,9 +90,7 @@ class ExecutionRequest(BaseModel):
         json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS},
     )
     timeout: Annotated[float, Field(gt=0)] | None = Field(
-        None,
-        description="Another name of `timeout_seconds`.",
-        json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS},
+        None, description="Another name of `timeout_seconds`.", json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS}
     )
     user: User = None
     metadata: Metadata = None
@@ -204,12 +194,7 @@ async def post_execution_async(
 @execution_routes.get(
     "/executions/agents/{exec_id}", response_model=ExecutionDocument, responses=error_responses(404, 429)
 )
-async def get_execution(
-    request: Request,
-    exec_id: ExecPath,
-    services: Use,
-    wait: WaitQuery = 0.0,
-) -> Response:
+async def get_execution(request: Request, exec_id: ExecPath, services: Use, wait: WaitQuery = 0.0) -> Response:
     """Return an execution, of any depth, while it runs and afterwards; with `wait`, once it ends or asks a person.
 
     Its id is that of its job.

@@ -11,16 +11,7 @@ from starlette.responses import Response
 
 from planq.api.access.limits import too_many
 from planq.api.access.scopes import Who, caller_of
-from planq.api.deps import (
-    JobPath,
-    KeyHeader,
-    Services,
-    StrictRequest,
-    TraceHeader,
-    Use,
-    WaitQuery,
-    strict_router,
-)
+from planq.api.deps import JobPath, KeyHeader, Services, StrictRequest, TraceHeader, Use, WaitQuery, strict_router
 from planq.api.http.exchange import error_response, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.intake.assignments import AgentHeader
@@ -54,9 +45,7 @@ async def _post_quickly(request: StrictRequest, services: Services) -> Response 
 
 
 @message_routes.post(
-    "/messages/inbound",
-    response_model=MessageAnswer,
-    responses={**_PENDING, **error_responses(400, 404, 413, 415)},
+    "/messages/inbound", response_model=MessageAnswer, responses={**_PENDING, **error_responses(400, 404, 413, 415)}
 )
 @quick(_post_quickly)
 async def post_message(

@@ -71,9 +71,7 @@ class Assignments:
     async def pinned(self, tenant_id: str, agent: NamedAgent, *, may_be_retired: bool = False) -> PinnedAgent:
         """Return an agent in the version that is named, or in its newest; raises `NotFound` as `pin_agent` does."""
         return await pin_agent(
-            *(self.agents, self.skills, tenant_id),
-            *(agent.name, agent.version),
-            may_be_retired=may_be_retired,
+            *(self.agents, self.skills, tenant_id), *(agent.name, agent.version), may_be_retired=may_be_retired
         )
 
     async def completed(self, tenant_id: str, assignment: Assignment) -> Assignment:
@@ -104,8 +102,7 @@ def without_rounds(block: LoopBlock) -> list[Finding]:
 AGENT_HEADER = "X-Agent-Schema-Name"
 
 AgentHeader = Annotated[
-    str | None,
-    Header(alias=AGENT_HEADER, description="Names the agent where `agent` of the body does not."),
+    str | None, Header(alias=AGENT_HEADER, description="Names the agent where `agent` of the body does not.")
 ]
 
 _LOOKS = 5

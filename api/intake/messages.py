@@ -474,13 +474,7 @@ class TurnSubmissions:
     messages: Messages
 
     async def submit(
-        self,
-        tenant_id: str,
-        body: JobRequest,
-        sent: Any,
-        *,
-        idempotency_key: str | None,
-        traceparent: str | None,
+        self, tenant_id: str, body: JobRequest, sent: Any, *, idempotency_key: str | None, traceparent: str | None
     ) -> SubmittedJob:
         """Store a job and publish its wake-up, as a turn where its request names a conversation to have it in.
 
@@ -525,7 +519,7 @@ class TurnSubmissions:
                 policy=config.policy,
                 is_job=True,
                 named_agent=agent,
-            ),
+            )
         )
         assert received.job_id is not None  # only a rejected message has none
         is_new = received.outcome is not Arrival.DUPLICATE

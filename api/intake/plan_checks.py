@@ -157,11 +157,7 @@ def unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
 
 
 async def check_plan(
-    raw: Any,
-    tools: Mapping[str, ToolDefinition],
-    *,
-    max_steps: int,
-    agents: OrchestrateLimits | None = None,
+    raw: Any, tools: Mapping[str, ToolDefinition], *, max_steps: int, agents: OrchestrateLimits | None = None
 ) -> ReadPlan | Sequence[PlanError]:
     """Return the plan that `raw` is, or everything that is wrong with it; a long one is checked in a thread.
 

@@ -186,18 +186,12 @@ async def fork_of(
     if doubts and not (request.repeat_unsafe or request.dry_run):
         raise _refused_fork(job, steps, doubts)
     submission = replace(
-        made,
-        plan=plan.model_dump(mode="json", exclude_none=True),
-        reuse=reuse,
-        forked_from=job["id"],
-        **given,
+        made, plan=plan.model_dump(mode="json", exclude_none=True), reuse=reuse, forked_from=job["id"], **given
     )
     return Fork(submission, compiled, doubts)
 
 
-_OWN_PLANS = {
-    "orchestrate": "its plan is that of an orchestration: fork the job that it works for",
-}
+_OWN_PLANS = {"orchestrate": "its plan is that of an orchestration: fork the job that it works for"}
 """Plans that planq makes for itself, by their source, and what to do instead of forking one."""
 
 

@@ -76,10 +76,7 @@ class JobWaits:
         tenant_id = caller_of(request.scope).tenant_id
         if seconds > 0:
             begun = monotonic()
-            with (
-                self.waiters.watch(job_id) as waiter,
-                self.ongoing.under(request.scope, waiter.wake) as ongoing,
-            ):
+            with self.waiters.watch(job_id) as waiter, self.ongoing.under(request.scope, waiter.wake) as ongoing:
                 # Registered first, looked at afterwards: an ending between the two is not missed.
                 if not self.waiters.has_surely_not_ended(job_id, tenant_id):
                     view = await self.requests.view(tenant_id, job_id, only_ended=True)

@@ -95,12 +95,7 @@ class ToolCalls:
     waits: JobWaits
 
     async def call(
-        self,
-        request: Request,
-        tool: ToolDefinition,
-        arguments: Mapping[str, Any],
-        key: Any,
-        report: _Report | None,
+        self, request: Request, tool: ToolDefinition, arguments: Mapping[str, Any], key: Any, report: _Report | None
     ) -> CallToolResult:
         """Carry out a call as a job of the caller's, and return what became of it; raises nothing of planq's.
 
@@ -263,10 +258,7 @@ class McpServer:
             on_call_tool=partial(_called, catalogue, calls),
         )
         self._make = partial(
-            StreamableHTTPSessionManager,
-            server,
-            stateless=True,
-            max_request_body_size=max_body_bytes,
+            StreamableHTTPSessionManager, server, stateless=True, max_request_body_size=max_body_bytes
         )
         self._manager: StreamableHTTPSessionManager | None = None
 

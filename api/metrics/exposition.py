@@ -26,14 +26,7 @@ from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
 from planq.shared.agentic.tools.definition import LATENCIES_SECONDS
 from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.states import (
-    TERMINAL_JOB,
-    TERMINAL_STEP,
-    JobStatus,
-    Outcome,
-    StepStatus,
-    pools_of,
-)
+from planq.shared.kernel.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Outcome, StepStatus, pools_of
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import DatabaseUnavailable
@@ -149,8 +142,7 @@ HISTOGRAMS: Mapping[str, CountedName] = {
     "queue": CountedName("planq_job_queue_seconds", "From a job's submission until a worker has it.", ("priority",)),
     "planning": CountedName("planq_planning_seconds", "From the claim of the stage PLAN to its plan or answer."),
     "plan_execution": CountedName(
-        "planq_plan_execution_duration_seconds",
-        "From a plan's acceptance until its steps have ended.",
+        "planq_plan_execution_duration_seconds", "From a plan's acceptance until its steps have ended."
     ),
     "step": CountedName("planq_step_seconds", "From a step's first start to its end.", ("pool",)),
     "answer": CountedName("planq_answer_seconds", "From the claim of the stage RESPOND to the answer."),
@@ -204,13 +196,7 @@ def _counters(counted: Counted) -> Iterable[Metric]:
 
 
 def _histogram(
-    counted: Counted,
-    name: str,
-    sum_name: str,
-    shown: CountedName,
-    bounds: Sequence[str],
-    *,
-    unit: int = 1,
+    counted: Counted, name: str, sum_name: str, shown: CountedName, bounds: Sequence[str], *, unit: int = 1
 ) -> Metric:
     """Return a histogram, its buckets cumulative; `unit` of what was summed up make a second."""
     family = HistogramMetricFamily(shown.metric, shown.meaning, labels=shown.labels)
@@ -254,12 +240,7 @@ class Metrics:
     """The instruments of one application."""
 
     def __init__(
-        self,
-        worker_registry: WorkerRegistry,
-        tallies: TallyStore,
-        log: EventLog,
-        waiters: Waiters,
-        streams: Streams,
+        self, worker_registry: WorkerRegistry, tallies: TallyStore, log: EventLog, waiters: Waiters, streams: Streams
     ) -> None:
         self._registry = worker_registry
         self._log = log

@@ -137,12 +137,7 @@ async def whys_of(overview: JobOverview, who: Caller, job_ids: Sequence[UUID]) -
     is_operator = KeyScope.ADMIN in who.scopes
     for id, job in (await overview.readings(who.tenant_id, job_ids, names_workers=is_operator)).items():
         wait = wait_of(job)
-        whys[id] = {
-            "job_id": str(id),
-            "status": job["status"],
-            "waits_for": wait.kind,
-            "sentence": wait.sentence,
-        }
+        whys[id] = {"job_id": str(id), "status": job["status"], "waits_for": wait.kind, "sentence": wait.sentence}
     return whys
 
 

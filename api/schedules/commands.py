@@ -23,8 +23,7 @@ def show_schedules(
 
 @api_command
 def delete_schedules(
-    client: CommandClient,
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of schedules.")],
+    client: CommandClient, ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of schedules.")]
 ) -> None:
     """Remove reminders; the jobs that they made stay."""
     for schedule_id in ids:

@@ -230,11 +230,7 @@ class Streams:
     """The streams of a process; lives on one event loop."""
 
     def __init__(
-        self,
-        log: EventLog,
-        texts: StreamStore,
-        ended_job: Callable[[str, UUID], Awaitable[bytes | None]],
-        most: int,
+        self, log: EventLog, texts: StreamStore, ended_job: Callable[[str, UUID], Awaitable[bytes | None]], most: int
     ) -> None:
         """`ended_job` returns the document of a tenant's job, None for one that has not ended; `most` may be open.
 

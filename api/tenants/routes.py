@@ -41,8 +41,7 @@ _Scopes = Annotated[list[Literal["jobs", "messages", "approve", "admin"]], Field
 _TenantPath = Annotated[
     str,
     Path(
-        json_schema_extra={"pattern": "^[a-z0-9][a-z0-9-]{0,62}$"},
-        description="The tenant's id: a slug, or a UUID.",
+        json_schema_extra={"pattern": "^[a-z0-9][a-z0-9-]{0,62}$"}, description="The tenant's id: a slug, or a UUID."
     ),
 ]
 _KeyPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The key's id.")]
@@ -230,9 +229,7 @@ async def put_tenant(tenant_id: _TenantPath, body: TenantRequest, services: Use)
 
 
 @tenant_routes.patch(
-    "/tenants/{tenant_id}",
-    response_model=TenantDocument,
-    responses=error_responses(400, 404, 409, 413, 415),
+    "/tenants/{tenant_id}", response_model=TenantDocument, responses=error_responses(400, 404, 409, 413, 415)
 )
 async def patch_tenant(tenant_id: _TenantPath, body: TenantChange, services: Use) -> Response:
     """Change what is given of a tenant, and leave the rest; every process knows it within a second.

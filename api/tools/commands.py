@@ -74,8 +74,7 @@ def _show(tool: dict[str, Any]) -> None:
 def validate(
     client: CommandClient,
     plan: Annotated[
-        str,
-        typer.Argument(metavar="FILE|-", help="The plan: JSON, or YAML in a .yaml file; - reads standard input."),
+        str, typer.Argument(metavar="FILE|-", help="The plan: JSON, or YAML in a .yaml file; - reads standard input.")
     ],
     as_json: AsJson = False,
 ) -> None:

@@ -126,8 +126,7 @@ def show_deliveries(
 
 @api_command
 def retry_deliveries(
-    client: CommandClient,
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of deliveries.")],
+    client: CommandClient, ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of deliveries.")]
 ) -> None:
     """Send deliveries at once: those that wait, and anew those that have ended, each under the id that it has."""
     for delivery_id in ids:

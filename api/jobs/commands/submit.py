@@ -95,8 +95,7 @@ def submit(
         str | None, typer.Argument(help="What is asked; - reads it from standard input.", show_default=False)
     ] = None,
     plan: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|-", help="Run this plan as it is (JSON or YAML), no planning call."),
+        str | None, typer.Option(metavar="FILE|-", help="Run this plan as it is (JSON or YAML), no planning call.")
     ] = None,
     agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent that does it.")] = None,
     action: _Action = None,

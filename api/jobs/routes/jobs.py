@@ -27,10 +27,7 @@ from planq.api.deps import (
 from planq.api.documents import fork_preview, job_document, job_summary, new_job_document, steps_document
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses, json_bytes
 from planq.api.http.ids import CursorQuery, cursor_of, id_of_cursor, job_id_of
-from planq.api.intake.filters import (
-    filter_of,
-    query_parameters,
-)
+from planq.api.intake.filters import filter_of, query_parameters
 from planq.api.intake.messages import TurnSubmissions
 from planq.api.intake.plan_checks import submission_warnings
 from planq.api.intake.recovery import again_of, asks_nothing, fork_of, verdict_of
