@@ -32,54 +32,17 @@ def describe_api(app: FastAPI, limits: Limits, *, with_keys: bool) -> None:
 
 
 def operation_name(route: APIRoute) -> str:
-    """Return the name of an operation, after which generated clients call their functions; names stay as they are."""
+    """Return the name of an operation, after which generated clients name their functions. It must never change."""
     name = _NAMES.get(route.name, route.name)
     return name.replace("_", "_agentic_", 1) if route.path.startswith("/agentic/") else name
 
 
 _NAMES = {
-    "get_actions": "list_actions",
-    "get_artifacts": "list_artifacts",
-    "get_batches": "list_batches",
-    "get_channels": "list_channels",
-    "get_conversations": "list_conversations",
-    "get_deliveries": "list_deliveries",
-    "get_endpoints": "list_endpoints",
-    "get_insights": "list_insights",
-    "get_jobs": "list_jobs",
-    "get_keys": "list_keys",
-    "get_messages": "list_messages",
-    "get_messages_of_job": "list_messages_of_job",
-    "get_plans": "list_plans",
     "get_question": "get_elicitation",
     "get_questions": "list_elicitations",
     "get_questions_of_job": "list_elicitations_of_job",
-    "get_schedules": "list_schedules",
-    "get_steps": "list_steps",
-    "get_tasks": "list_tasks",
-    "get_tenants": "list_tenants",
-    "get_tools": "list_tools",
-    "patch_endpoint": "change_endpoint",
-    "patch_insight": "change_insight",
-    "patch_tenant": "change_tenant",
-    "post_action": "begin_action",
-    "post_batch": "submit_batch",
-    "post_conversation": "begin_conversation",
-    "post_endpoint": "create_endpoint",
-    "post_execution": "execute_agent",
-    "post_execution_async": "submit_execution",
-    "post_job": "submit_job",
-    "post_key": "create_key",
-    "post_message": "send_message",
-    "post_task": "submit_task",
-    "post_validation": "validate_plan",
-    "put_agent": "store_agent",
-    "put_skill": "store_skill",
-    "put_tenant": "replace_tenant",
-    "redeliver": "redeliver_delivery",
-    "rotate_secret": "rotate_endpoint_secret",
 }
-"""Operations that are not called as their function here is."""
+"""Operations of questions: the description has MCP's word for a question."""
 
 _SCHEMAS = {
     "QuestionDocument": "ElicitationDocument",
@@ -87,7 +50,7 @@ _SCHEMAS = {
     "QuestionPage": "ElicitationPage",
     "QuestionStatus": "ElicitationStatus",
 }
-"""Schemas that are not called as their class here is: the description has MCP's word for a question."""
+"""The same for schemas."""
 
 
 def _build(app: FastAPI, *, with_keys: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.scopes import Caller, Who
-from planq.api.actions.routes import JobActionRequest, cancel_action, get_action, get_actions, post_action
+from planq.api.actions.routes import JobActionRequest, begin_action, cancel_action, get_action, list_actions
 from planq.api.deps import Services, Use
 from planq.api.jobs.page.listing import FORM_NAMES, fields_given, filter_given
 from planq.api.page.fields import json_in
@@ -35,7 +35,7 @@ async def show_actions(request: Request, services: Use, who: Who) -> Response:
             counted = await _counted(request, services, who, given)
         except PlanqError as error:
             problem = error.message
-    listed = values_of(await get_actions(services, who, limit=_SHOWN))
+    listed = values_of(await list_actions(services, who, limit=_SHOWN))
     return page(
         request,
         "actions.html",
@@ -54,7 +54,7 @@ async def post_form(request: Request, services: Use, who: Who) -> Response:
     fields = fields_of(request)
     sent = _sent(fields)
     made = values_of(
-        await post_action(
+        await begin_action(
             json_request(request, sent), await body_of(JobActionRequest, sent), services, who, fields.get("key")
         )
     )
@@ -78,7 +78,7 @@ async def post_stop(action_id: str, services: Use, who: Who) -> Response:
 async def _counted(request: Request, services: Services, who: Caller, given: dict[str, str]) -> dict[str, Any]:
     sent = {**_sent(given), "dry_run": True}
     found = values_of(
-        await post_action(json_request(request, sent), await body_of(JobActionRequest, sent), services, who)
+        await begin_action(json_request(request, sent), await body_of(JobActionRequest, sent), services, who)
     )
     return {**found, "key": uuid4().hex}
 

@@ -104,7 +104,7 @@ _ACCEPTED: dict[str, Any] = {
         **error_responses(400, 409, 413, 415),
     },
 )
-async def post_action(
+async def begin_action(
     request: Request, body: JobActionRequest, services: Use, who: Who, idempotency_key: KeyHeader = None
 ) -> Response:
     """Cancel, pause, resume or retry all jobs that a filter selects and that are there by now.
@@ -128,7 +128,7 @@ async def post_action(
 
 
 @action_routes.get("/job-actions", response_model=JobActionPage)
-async def get_actions(
+async def list_actions(
     services: Use, who: Who, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20, cursor: CursorQuery = None
 ) -> Response:
     """List job actions, newest first; thirty days after their end they are removed."""

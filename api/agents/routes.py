@@ -142,7 +142,7 @@ async def get_agent(agent_id: NamePath, services: Use, who: Who, version: Versio
     responses=_stored(KeptAgent),
     openapi_extra=_body("application/json", "application/yaml", schema=_OBJECT),
 )
-async def put_agent(request: Request, agent_id: NamePath, services: Use, who: Who) -> Response:
+async def store_agent(request: Request, agent_id: NamePath, services: Use, who: Who) -> Response:
     """Store an agent's document, as a new version unless it is the one in use already.
 
     A document that is refused comes back with everything that is wrong with it: `errors` has `path` (a JSON pointer),
@@ -203,7 +203,7 @@ async def get_skill(skill_id: NamePath, services: Use, who: Who, version: Versio
     responses=_stored(SkillSummary),
     openapi_extra=_body("text/markdown", schema=_TEXT),
 )
-async def put_skill(request: Request, skill_id: NamePath, services: Use, who: Who) -> Response:
+async def store_skill(request: Request, skill_id: NamePath, services: Use, who: Who) -> Response:
     """Store a skill, as a new version unless it is the one in use already; new jobs of agents that list it get it."""
     skill = parse_skill(skill_id, await request.body())
     kept = await services.skills.put(who.tenant_id, skill.name, skill.text)

@@ -27,11 +27,11 @@ from planq.api.batches.routes import (
     get_batch,
     get_batch_errors,
     get_batch_results,
-    get_batches,
+    list_batches,
     pause_batch,
-    post_batch,
     resume_batch,
     retry_batch,
+    submit_batch,
 )
 from planq.api.deps import Use
 from planq.api.http import bounds
@@ -71,7 +71,7 @@ class _SentBatch(BaseModel):
 @batch_page_routes.get("/ui/batches")
 async def batches_page(request: Request, services: Use, who: Who, cursor: CursorQuery = None) -> Response:
     """Show batches, the newest first, and the form that sends one."""
-    listed = values_of(await get_batches(services, who, limit=_MOST, cursor=cursor))
+    listed = values_of(await list_batches(services, who, limit=_MOST, cursor=cursor))
     return page(
         request,
         "batches.html",
@@ -92,7 +92,7 @@ async def post_file(request: Request, services: Use, who: Who) -> Response:
         raise InvalidRequest("file: expected a file with a request a line, as JSON; found none")
     given = {name: value for name, value in fields_of(request).items() if value.strip()}
     sent = await body_of(_SentBatch, {"name": line(file.filename, MOST_NAME_CHARS)[:MOST_NAME_CHARS], **given})
-    answer = await post_batch(_as_sent(request, file), services, who, **sent.model_dump())
+    answer = await submit_batch(_as_sent(request, file), services, who, **sent.model_dump())
     return seen(f"/batches/{values_of(answer)['id']}")
 
 

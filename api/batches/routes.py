@@ -98,7 +98,7 @@ LINES: dict[int | str, dict[str, Any]] = {
     responses={202: _ACCEPTED, **error_responses(400, 409, 413, 415, 429)},
     openapi_extra=_FILE,
 )
-async def post_batch(
+async def submit_batch(
     request: Request,
     services: Use,
     who: Who,
@@ -149,7 +149,7 @@ async def post_batch(
 
 
 @batch_routes.get("/batches", response_model=BatchPage)
-async def get_batches(
+async def list_batches(
     services: Use,
     who: Who,
     status: Annotated[BatchStatus | None, Query(description="Only batches that stand here.")] = None,

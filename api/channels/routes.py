@@ -37,7 +37,7 @@ class ChannelList(Answer):
 
 
 @channel_routes.get("/channels", response_model=ChannelList)
-async def get_channels(services: Use, who: Who) -> Response:
+async def list_channels(services: Use, who: Who) -> Response:
     """List the channels that are connected, and what keeps planq from sending to them."""
     found = await services.channels.list(who.tenant_id)
     return JsonResponse({"items": [one.to_json() for one in found]})

@@ -151,7 +151,7 @@ _ENDED: dict[str, Any] = {**_RUNS, "description": "It has ended within the wait 
     response_model=ExecutionDocument,
     responses={200: _ENDED, 202: _RUNS, **error_responses(400, 404, 409, 413, 415, 429)},
 )
-async def post_execution(
+async def execute_agent(
     request: Request,
     agent_id: NamePath,
     body: ExecutionRequest,
@@ -177,7 +177,7 @@ async def post_execution(
     response_model=ExecutionDocument,
     responses={202: _RUNS, **error_responses(400, 404, 409, 413, 415, 429)},
 )
-async def post_execution_async(
+async def submit_execution(
     request: Request,
     agent_id: NamePath,
     body: ExecutionRequest,

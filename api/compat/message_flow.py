@@ -48,7 +48,7 @@ _Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 
 @message_flow_routes.get("/agentic/plans", response_model=FlowPlanPage)
 @message_flow_routes.get("/plans", response_model=FlowPlanPage)
-async def get_plans(services: Use, who: Who, limit: _Limit = 20, cursor: CursorQuery = None) -> Response:
+async def list_plans(services: Use, who: Who, limit: _Limit = 20, cursor: CursorQuery = None) -> Response:
     """List plans, newest first, as far as tasks have one.
 
     A page may hold fewer than `limit`; there is another one as long as `next_cursor` is not null.
@@ -78,7 +78,7 @@ async def refine_plan(plan_id: _PlanPath, body: RefineRequest, services: Use, wh
 @message_flow_routes.post(
     "/tasks", status_code=201, response_model=FlowTask, responses=error_responses(400, 404, 409, 413, 415, 429)
 )
-async def post_task(
+async def submit_task(
     request: Request,
     body: TaskRequest,
     services: Use,
@@ -122,7 +122,7 @@ async def post_task(
 
 @message_flow_routes.get("/agentic/tasks", response_model=FlowTaskPage)
 @message_flow_routes.get("/tasks", response_model=FlowTaskPage)
-async def get_tasks(
+async def list_tasks(
     services: Use,
     who: Who,
     status: Annotated[TaskStatus | None, Query(description="Only tasks that stand here.")] = None,

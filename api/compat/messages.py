@@ -41,14 +41,14 @@ _PENDING: dict[int | str, dict[str, Any]] = {
 async def _post_quickly(request: StrictRequest, services: Services) -> Response | None:
     if request.scope["query_string"] or (body := await usual_body(request, InboundRequest)) is None:
         return None
-    return await post_message(request, body, services, caller_of(request.scope))
+    return await send_message(request, body, services, caller_of(request.scope))
 
 
 @message_routes.post(
     "/messages/inbound", response_model=MessageAnswer, responses={**_PENDING, **error_responses(400, 404, 413, 415)}
 )
 @quick(_post_quickly)
-async def post_message(
+async def send_message(
     request: Request,
     body: InboundRequest,
     services: Use,

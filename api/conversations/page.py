@@ -12,16 +12,16 @@ from starlette.responses import Response
 
 from planq.api.access.scopes import Caller, Who, admitted, caller_of, opening_of
 from planq.api.agents.routes import list_agents
-from planq.api.compat.messages import post_message
+from planq.api.compat.messages import send_message
 from planq.api.conversations.routes import (
     ConversationChange,
     ConversationRequest,
+    begin_conversation,
     change_conversation,
     erase_conversation,
     get_conversation,
-    get_conversations,
-    get_messages,
-    post_conversation,
+    list_conversations,
+    list_messages,
 )
 from planq.api.deps import Services, Use, check_job_is_open_to
 from planq.api.http.exchange import HttpRefusal
@@ -121,7 +121,7 @@ async def show_beginning(
     """Show whom a visitor can talk to, and the conversations of late."""
     sees_agents = is_open(who, "/agents")
     agents = values_of(await list_agents(services, who))["items"] if sees_agents else []
-    talks = values_of(await get_conversations(services, who, limit=_RECENT))["items"]
+    talks = values_of(await list_conversations(services, who, limit=_RECENT))["items"]
     return page(
         request,
         "chat.html",
@@ -142,7 +142,7 @@ async def post_beginning(request: Request, services: Use, who: Who) -> Response:
     if fields.get("agent"):
         sent["agent"] = fields["agent"]
     _check_text(fields)
-    made = values_of(await post_conversation(await body_of(ConversationRequest, sent), services, who))
+    made = values_of(await begin_conversation(await body_of(ConversationRequest, sent), services, who))
     return await _said(request, services, who, made, fields)
 
 
@@ -150,7 +150,7 @@ async def post_beginning(request: Request, services: Use, who: Who) -> Response:
 async def show_talk(request: Request, conversation_id: str, services: Use, who: Who, model: _Model = "") -> Response:
     """Show a conversation as it is, with what its active turn does and asks, and a field for the next message."""
     talk = values_of(await get_conversation(conversation_id, services, who))
-    rows = values_of(await get_messages(conversation_id, services, who, limit=ROWS))
+    rows = values_of(await list_messages(conversation_id, services, who, limit=ROWS))
     turns = turns_in(rows["items"])
     active = talk["active_job_id"]
     unanswered = [turn for turn in turns if turn["job_id"] and not turn["replies"]][:_MOST_OPEN]
@@ -205,7 +205,7 @@ async def _said(
             "conversation_id": talk["id"],
         }
         body = await body_of(InboundRequest, sent)
-        answer = await post_message(
+        answer = await send_message(
             json_request(request, sent), body, services, caller_of(request.scope), async_processing=True
         )
         if answer.status_code >= 400:
@@ -264,7 +264,7 @@ async def conversations_page(
 ) -> Response:
     """Show the conversations, newest first."""
     listed = values_of(
-        await get_conversations(services, who, channel=channel or None, thread=None, limit=_PAGE, cursor=cursor)
+        await list_conversations(services, who, channel=channel or None, thread=None, limit=_PAGE, cursor=cursor)
     )
     return page(request, "conversations.html", listed=listed, channel=channel, may_write=is_open(who, "/chat"))
 
@@ -275,7 +275,7 @@ async def conversation_page(
 ) -> Response:
     """Show what stands in a conversation, a page of it at a time, the newest page first."""
     talk = values_of(await get_conversation(conversation_id, services, who))
-    rows = values_of(await get_messages(conversation_id, services, who, limit=ROWS, cursor=cursor))
+    rows = values_of(await list_messages(conversation_id, services, who, limit=ROWS, cursor=cursor))
     return page(
         request,
         "conversation.html",

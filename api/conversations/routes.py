@@ -145,7 +145,7 @@ class ConversationRequest(RequestBody):
     response_model=ConversationDocument,
     responses=error_responses(400, 404, 409, 413, 415),
 )
-async def post_conversation(
+async def begin_conversation(
     body: ConversationRequest, services: Use, who: Who, x_agent_schema_name: AgentHeader = None
 ) -> Response:
     """Begin a conversation without a message, as the thread of a channel or with its own id as thread."""
@@ -180,7 +180,7 @@ async def _check_agent(assignments: Assignments, who: Who, agent: NamedAgent | N
 
 
 @conversation_routes.get("/conversations", response_model=ConversationPage)
-async def get_conversations(
+async def list_conversations(
     services: Use,
     who: Who,
     channel: Annotated[
@@ -213,7 +213,7 @@ async def get_conversation(conversation_id: ConversationPath, services: Use, who
     response_model=ConversationMessagePage,
     responses=error_responses(404),
 )
-async def get_messages(
+async def list_messages(
     conversation_id: ConversationPath,
     services: Use,
     who: Who,
@@ -280,7 +280,7 @@ async def erase_conversation(conversation_id: ConversationPath, services: Use, w
 @conversation_routes.get(
     "/jobs/{job_id}/messages", response_model=JobMessages, responses=error_responses(404), tags=["jobs"]
 )
-async def get_messages_of_job(job_id: JobPath, services: Use, who: Who) -> Response:
+async def list_messages_of_job(job_id: JobPath, services: Use, who: Who) -> Response:
     """List the messages of a job, oldest first: those of its turn, else the call of its chained tool."""
     found = job_id_of(job_id)
     await services.requests.view(who.tenant_id, found, only_ended=True)

@@ -12,11 +12,11 @@ from planq.api.access.scopes import Who
 from planq.api.deps import Use
 from planq.api.insights.routes import (
     InsightChange,
+    change_insight,
     forget_insights,
     get_insight,
     get_insight_report,
-    get_insights,
-    patch_insight,
+    list_insights,
     retire_insight,
 )
 from planq.api.page.rendering import page
@@ -62,7 +62,7 @@ async def insights_page(
     wanted = InsightKind(kind) if kind in _KINDS else None
     chosen = {"kind": kind if wanted else "", "tool": tool.strip(), "retired": "true" if retired else ""}
     listed = values_of(
-        await get_insights(
+        await list_insights(
             services, who, retired=retired, kind=wanted, tool=chosen["tool"] or None, limit=_PAGE, cursor=cursor
         )
     )
@@ -111,7 +111,7 @@ async def insight_page(request: Request, insight_id: str, services: Use, who: Wh
 @insight_page_routes.post("/ui/insights/{insight_id}/change")
 async def post_change_of_insight(request: Request, insight_id: str, services: Use, who: Who) -> Response:
     change = await body_of(InsightChange, {name: value == "yes" for name, value in fields_of(request).items()})
-    await patch_insight(insight_id, change, services, who)
+    await change_insight(insight_id, change, services, who)
     return seen(f"/insights/{insight_id}")
 
 

@@ -157,7 +157,7 @@ InsightPath = Annotated[
 
 
 @insight_routes.get("/insights", response_model=InsightPage)
-async def get_insights(
+async def list_insights(
     services: Use,
     who: Who,
     retired: Annotated[bool, Query(description="Those that are retired, too.")] = False,
@@ -202,7 +202,7 @@ async def get_insight(insight_id: InsightPath, services: Use, who: Who) -> Respo
 @insight_routes.patch(
     "/insights/{insight_id}", response_model=InsightWithSources, responses=error_responses(400, 404, 413, 415)
 )
-async def patch_insight(insight_id: InsightPath, body: InsightChange, services: Use, who: Who) -> Response:
+async def change_insight(insight_id: InsightPath, body: InsightChange, services: Use, who: Who) -> Response:
     """Pin an insight, or retire it, or take that back; return it."""
     found = uuid_of("insight", insight_id)
     await services.insights.change(who.tenant_id, found, is_pinned=body.is_pinned, is_retired=body.is_retired)

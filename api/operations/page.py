@@ -14,7 +14,7 @@ from planq.api.operations.routes import get_workers
 from planq.api.page.rendering import page
 from planq.api.page.route import page_router, values_of
 from planq.api.page.words import status_state
-from planq.api.tools.routes import get_tools
+from planq.api.tools.routes import list_tools
 from planq.shared.kernel.states import JobStatus
 
 worker_page_routes = page_router()
@@ -27,7 +27,7 @@ _SLOW_LAG_MS = 1_000
 async def show_workers(request: Request, services: Use, who: Who) -> Response:
     """Show the workers that are alive, what each carries out of this tenant, and what waits by pool and priority."""
     shown = values_of(await get_workers(services, who))
-    tools = values_of(await get_tools(services, who))["items"]
+    tools = values_of(await list_tools(services, who))["items"]
     workers = [
         {**one, **_state(one), "running": [_told(work) for work in one["running"]]} for one in shown["workers"]
     ]

@@ -51,7 +51,7 @@ _CURSOR = "^[A-Za-z0-9_-]{21}[AQgw][A-D][A-Za-z0-9_-]{9}$"
 
 
 @schedule_routes.get("/schedules", response_model=SchedulePage)
-async def get_schedules(
+async def list_schedules(
     services: Use,
     who: Who,
     everything: Annotated[bool, Query(alias="all", description="Also those that are over.")] = False,

@@ -23,16 +23,16 @@ from planq.api.tenants.routes import (
     KeyRequest,
     TenantChange,
     TenantRequest,
+    change_tenant,
+    create_key,
     delete_key,
     get_channels_of_tenant,
-    get_keys,
     get_tenant,
     get_tenant_limits,
-    get_tenants,
     get_usage,
-    patch_tenant,
-    post_key,
-    put_tenant,
+    list_keys,
+    list_tenants,
+    replace_tenant,
 )
 from planq.shared.kernel.ids import TENANT
 from planq.shared.platform.computing import off_loop
@@ -148,7 +148,7 @@ _Cursor = Annotated[str | None, Query()]
 
 @tenant_page_routes.get("/ui/tenants")
 async def tenants_page(request: Request, services: Use, cursor: _Cursor = None) -> Response:
-    listed = values_of(await get_tenants(services, limit=_PAGE, cursor=cursor))
+    listed = values_of(await list_tenants(services, limit=_PAGE, cursor=cursor))
     return page(request, "tenants.html", listed=listed)
 
 
@@ -161,7 +161,7 @@ async def post_tenant(request: Request, services: Use) -> Response:
         await get_tenant(tenant_id, services)
     except NotFound:
         body = await body_of(TenantRequest, {"name": fields.get("name", ""), "is_disabled": False, "config": {}})
-        made = values_of(await put_tenant(tenant_id, body, services))
+        made = values_of(await replace_tenant(tenant_id, body, services))
         return seen(f"/tenants/{made['id']}")
     raise Conflict(f"the tenant {tenant_id!r} already exists; change it, or choose another id")
 
@@ -181,7 +181,7 @@ async def _tenant_page(
     made: Mapping[str, Any] | None = None,
 ) -> Response:
     tenant = values_of(await get_tenant(tenant_id, services))
-    keys = values_of(await get_keys(tenant_id, services, limit=_PAGE, cursor=cursor))
+    keys = values_of(await list_keys(tenant_id, services, limit=_PAGE, cursor=cursor))
     limits = values_of(await get_tenant_limits(tenant_id, services))["items"]
     return page(
         request,
@@ -235,7 +235,7 @@ async def post_new_key(request: Request, tenant_id: str, services: Use, who: Who
     except ValueError:
         raise InvalidRequest("days: expected a number, found something else") from None
     sent = {"name": fields.get("name", ""), "scopes": scopes, "expires_in_days": days}
-    made = values_of(await post_key(tenant_id, await body_of(KeyRequest, sent), services))
+    made = values_of(await create_key(tenant_id, await body_of(KeyRequest, sent), services))
     return await _tenant_page(request, services, who, tenant_id, made=made)
 
 
@@ -252,7 +252,7 @@ async def post_switch(request: Request, tenant_id: str, services: Use) -> Respon
     is_disabled = "on" not in fields
     if is_disabled and fields.get("confirm", "").strip() != tenant_id:
         raise InvalidRequest(f"expected the id {tenant_id} to be typed, found something else: nothing was changed")
-    await patch_tenant(tenant_id, await body_of(TenantChange, {"is_disabled": is_disabled}), services)
+    await change_tenant(tenant_id, await body_of(TenantChange, {"is_disabled": is_disabled}), services)
     return seen(f"/tenants/{tenant_id}")
 
 
@@ -264,5 +264,5 @@ async def post_config(request: Request, tenant_id: str, services: Use) -> Respon
     if fields.get("seen") != present["updated_at"]:
         raise Conflict(f"the tenant {tenant_id!r} was changed by somebody else; read it again")
     sent = {"name": fields.get("name", ""), "config": await off_loop(config_change, present["config"], fields)}
-    await patch_tenant(tenant_id, await body_of(TenantChange, sent), services)
+    await change_tenant(tenant_id, await body_of(TenantChange, sent), services)
     return seen(f"/tenants/{tenant_id}")

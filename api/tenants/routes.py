@@ -163,7 +163,7 @@ class KeyPage(PageDocument[KeyDocument]):
 
 
 @tenant_routes.get("/tenants", response_model=TenantPage)
-async def get_tenants(services: Use, limit: _Limit = MAX_PAGE, cursor: _TenantCursor = None) -> Response:
+async def list_tenants(services: Use, limit: _Limit = MAX_PAGE, cursor: _TenantCursor = None) -> Response:
     """List all tenants, by their ids."""
     if cursor is not None and not is_tenant_id(cursor):
         raise no_cursor()
@@ -216,7 +216,7 @@ async def get_channels_of_tenant(tenant_id: _TenantPath, services: Use) -> Respo
         **error_responses(400, 409, 413, 415),
     },
 )
-async def put_tenant(tenant_id: _TenantPath, body: TenantRequest, services: Use) -> Response:
+async def replace_tenant(tenant_id: _TenantPath, body: TenantRequest, services: Use) -> Response:
     """Create a tenant, or replace all that is said of one; every process knows it within a second.
 
     `PATCH` changes single fields. `config` is described in docs/tenants.md. The tenant `default` cannot be disabled.
@@ -231,7 +231,7 @@ async def put_tenant(tenant_id: _TenantPath, body: TenantRequest, services: Use)
 @tenant_routes.patch(
     "/tenants/{tenant_id}", response_model=TenantDocument, responses=error_responses(400, 404, 409, 413, 415)
 )
-async def patch_tenant(tenant_id: _TenantPath, body: TenantChange, services: Use) -> Response:
+async def change_tenant(tenant_id: _TenantPath, body: TenantChange, services: Use) -> Response:
     """Change what is given of a tenant, and leave the rest; every process knows it within a second.
 
     409 where somebody else has changed the tenant at the same moment: send it again.
@@ -248,7 +248,7 @@ async def patch_tenant(tenant_id: _TenantPath, body: TenantChange, services: Use
 
 
 @tenant_routes.get("/tenants/{tenant_id}/keys", response_model=KeyPage, responses=error_responses(404))
-async def get_keys(
+async def list_keys(
     tenant_id: _TenantPath, services: Use, limit: _Limit = MAX_PAGE, cursor: CursorQuery = None
 ) -> Response:
     """List the keys of a tenant, the oldest first, revoked and expired ones, too."""
@@ -264,7 +264,7 @@ async def get_keys(
     response_model=NewKeyDocument,
     responses=error_responses(400, 404, 413, 415),
 )
-async def post_key(tenant_id: _TenantPath, body: KeyRequest, services: Use) -> Response:
+async def create_key(tenant_id: _TenantPath, body: KeyRequest, services: Use) -> Response:
     """Make a key that speaks for a tenant, and show it this once: only its digest is stored."""
     days = body.expires_in_days
     lifetime = None if days is None else timedelta(days=days)

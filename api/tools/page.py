@@ -16,7 +16,7 @@ from planq.api.page.fields import content_of, fields_in
 from planq.api.page.rendering import is_open, page
 from planq.api.page.route import fields_of, page_router, seen, values_of
 from planq.api.page.trees import changes_between
-from planq.api.tools.routes import get_tools
+from planq.api.tools.routes import list_tools
 from planq.shared.kernel.states import Effect
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import NotFound, capped
@@ -70,7 +70,7 @@ async def show_tools(
     request: Request, services: Use, who: Who, q: Annotated[str, Query(max_length=200)] = ""
 ) -> Response:
     """Show the tools that this tenant may use, by name, or those in whose name or description some words stand."""
-    tools = values_of(await get_tools(services, who))["items"]
+    tools = values_of(await list_tools(services, who))["items"]
     words = q.strip().lower()
     found = [tool for tool in tools if words in tool["name"].lower() or words in tool["description"].lower()]
     return page(request, "tools.html", tools=found, words=q.strip(), is_empty=not tools)
@@ -100,7 +100,7 @@ def _asks(tool: dict[str, Any]) -> dict[str, bool]:
 
 
 async def _tool(services: Services, who: Caller, name: str) -> dict[str, Any]:
-    tools: list[dict[str, Any]] = values_of(await get_tools(services, who))["items"]
+    tools: list[dict[str, Any]] = values_of(await list_tools(services, who))["items"]
     for tool in tools:
         if tool["name"] == name:
             return tool

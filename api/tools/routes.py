@@ -26,14 +26,14 @@ catalogue_routes = strict_router("catalogue")
 
 
 @catalogue_routes.get("/tools", response_model=ToolList)
-async def get_tools(services: Use, who: Who) -> Response:
+async def list_tools(services: Use, who: Who) -> Response:
     """List the tools that workers have published: with schemas, effect class, pool, timeout and retries."""
     known = await services.catalogue.renewed(who.tenant_id)
     return JsonResponse({"items": [definition.model_dump(mode="json") for definition in known.values()]})
 
 
 @catalogue_routes.post("/plans/validate", response_model=ValidationResult, responses=error_responses(400, 413, 415))
-async def post_validation(body: ValidationRequest, services: Use, who: Who) -> Response:
+async def validate_plan(body: ValidationRequest, services: Use, who: Who) -> Response:
     """Check a plan against the published tools and report everything that is wrong with it; nothing is stored.
 
     It may be written in each of the forms that docs/plans.md lists, plans for agents among them.

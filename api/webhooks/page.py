@@ -16,15 +16,15 @@ from planq.api.page.route import body_of, fields_of, page_router, seen, values_o
 from planq.api.webhooks.routes import (
     EndpointChange,
     EndpointRequest,
+    change_endpoint,
+    create_endpoint,
     delete_endpoint,
-    get_deliveries,
     get_delivery,
     get_endpoint,
-    get_endpoints,
-    patch_endpoint,
-    post_endpoint,
-    redeliver,
-    rotate_secret,
+    list_deliveries,
+    list_endpoints,
+    redeliver_delivery,
+    rotate_endpoint_secret,
     test_endpoint,
 )
 from planq.shared.subjects.webhooks.rules import EVENT_NAMES, DeliveryStatus
@@ -46,7 +46,7 @@ _Cursor = Annotated[str | None, Query()]
 
 @webhook_page_routes.get("/ui/endpoints")
 async def endpoints_page(request: Request, services: Use, who: Who, cursor: _Cursor = None) -> Response:
-    listed = values_of(await get_endpoints(services, who, limit=_PAGE, cursor=cursor))
+    listed = values_of(await list_endpoints(services, who, limit=_PAGE, cursor=cursor))
     return page(request, "endpoints.html", listed=listed, events=EVENT_NAMES)
 
 
@@ -59,7 +59,7 @@ async def post_new_endpoint(request: Request, services: Use, who: Who) -> Respon
         "description": fields.get("description", ""),
         "events": [name.removeprefix(_EVENT) for name in fields if name.startswith(_EVENT)],
     }
-    made = values_of(await post_endpoint(await body_of(EndpointRequest, sent), services, who))
+    made = values_of(await create_endpoint(await body_of(EndpointRequest, sent), services, who))
     return await _endpoint_page(request, services, who, made["id"], secret=made["secret"])
 
 
@@ -80,14 +80,16 @@ async def _endpoint_page(
     secret: str | None = None,
 ) -> Response:
     endpoint = values_of(await get_endpoint(endpoint_id, services, who))
-    listed = values_of(await get_deliveries(services, who, endpoint=UUID(endpoint["id"]), limit=_PAGE, cursor=cursor))
+    listed = values_of(
+        await list_deliveries(services, who, endpoint=UUID(endpoint["id"]), limit=_PAGE, cursor=cursor)
+    )
     return page(request, "endpoint.html", endpoint=endpoint, listed=listed, states=_SHOWN, secret=secret)
 
 
 @webhook_page_routes.post("/ui/endpoints/{endpoint_id}/pause")
 async def post_pause_of_endpoint(request: Request, endpoint_id: str, services: Use, who: Who) -> Response:
     change = await body_of(EndpointChange, {"is_disabled": "on" not in fields_of(request)})
-    await patch_endpoint(endpoint_id, change, services, who)
+    await change_endpoint(endpoint_id, change, services, who)
     return seen(f"/endpoints/{endpoint_id}")
 
 
@@ -100,7 +102,7 @@ async def post_test(endpoint_id: str, services: Use, who: Who) -> Response:
 @webhook_page_routes.post("/ui/endpoints/{endpoint_id}/rotate")
 async def post_rotation(request: Request, endpoint_id: str, services: Use, who: Who) -> Response:
     """Make another secret for an endpoint, and show it, this once."""
-    made = values_of(await rotate_secret(endpoint_id, services, who))
+    made = values_of(await rotate_endpoint_secret(endpoint_id, services, who))
     return await _endpoint_page(request, services, who, endpoint_id, secret=made["secret"])
 
 
@@ -115,7 +117,7 @@ async def deliveries_page(
     request: Request, services: Use, who: Who, status: Annotated[str, Query()] = "", cursor: _Cursor = None
 ) -> Response:
     wanted = DeliveryStatus(status) if status in _SHOWN else None
-    listed = values_of(await get_deliveries(services, who, status=wanted, limit=_PAGE, cursor=cursor))
+    listed = values_of(await list_deliveries(services, who, status=wanted, limit=_PAGE, cursor=cursor))
     return page(request, "deliveries.html", listed=listed, states=_SHOWN, chosen=status)
 
 
@@ -127,5 +129,5 @@ async def show_delivery(request: Request, delivery_id: str, services: Use, who: 
 
 @webhook_page_routes.post("/ui/deliveries/{delivery_id}/redeliver")
 async def post_redelivery(delivery_id: str, services: Use, who: Who) -> Response:
-    await redeliver(delivery_id, services, who)
+    await redeliver_delivery(delivery_id, services, who)
     return seen(f"/deliveries/{delivery_id}")

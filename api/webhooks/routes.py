@@ -129,7 +129,7 @@ DeliveryPath = Annotated[
 @webhook_routes.post(
     "/endpoints", status_code=201, response_model=NewEndpointDocument, responses=error_responses(400, 413, 415, 429)
 )
-async def post_endpoint(body: EndpointRequest, services: Use, who: Who) -> Response:
+async def create_endpoint(body: EndpointRequest, services: Use, who: Who) -> Response:
     """Store an endpoint and return it with its secret."""
     url, events = callback_of(services.settings, body.url, "url"), checked_events(body.events)
     most = (await services.tenants.of(who.tenant_id)).config.max_endpoints
@@ -144,7 +144,7 @@ async def post_endpoint(body: EndpointRequest, services: Use, who: Who) -> Respo
 
 
 @webhook_routes.get("/endpoints", response_model=EndpointPage)
-async def get_endpoints(
+async def list_endpoints(
     services: Use, who: Who, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20, cursor: CursorQuery = None
 ) -> Response:
     """List endpoints, newest first."""
@@ -162,7 +162,7 @@ async def get_endpoint(endpoint_id: EndpointPath, services: Use, who: Who) -> Re
 @webhook_routes.patch(
     "/endpoints/{endpoint_id}", response_model=EndpointDocument, responses=error_responses(400, 404, 409, 413, 415)
 )
-async def patch_endpoint(endpoint_id: EndpointPath, body: EndpointChange, services: Use, who: Who) -> Response:
+async def change_endpoint(endpoint_id: EndpointPath, body: EndpointChange, services: Use, who: Who) -> Response:
     """Change what is named, and return the endpoint. What waits for it goes to its new address."""
     row = await services.webhooks.change(
         who.tenant_id,
@@ -187,7 +187,7 @@ async def delete_endpoint(endpoint_id: EndpointPath, services: Use, who: Who) ->
 @webhook_routes.post(
     "/endpoints/{endpoint_id}/rotate", response_model=SecretDocument, responses=error_responses(404, 409)
 )
-async def rotate_secret(endpoint_id: EndpointPath, services: Use, who: Who) -> Response:
+async def rotate_endpoint_secret(endpoint_id: EndpointPath, services: Use, who: Who) -> Response:
     """Make another secret for an endpoint, and return it; the one before signs too for 24 hours."""
     found = uuid_of("endpoint", endpoint_id)
     await services.webhooks.endpoint(who.tenant_id, found)
@@ -239,7 +239,7 @@ async def rotate_inbound_secret(services: Use, who: Who) -> Response:
 
 
 @webhook_routes.get("/deliveries", response_model=DeliveryPage)
-async def get_deliveries(
+async def list_deliveries(
     services: Use,
     who: Who,
     status: Annotated[DeliveryStatus | None, Query(description="Only deliveries that stand here.")] = None,
@@ -267,7 +267,7 @@ async def get_delivery(delivery_id: DeliveryPath, services: Use, who: Who) -> Re
     response_model=DeliveryDocument,
     responses=error_responses(404, 409),
 )
-async def redeliver(delivery_id: DeliveryPath, services: Use, who: Who) -> Response:
+async def redeliver_delivery(delivery_id: DeliveryPath, services: Use, who: Who) -> Response:
     """Send a delivery at once, under its id: one that waits, or anew one that has ended; return it."""
     found = uuid_of("delivery", delivery_id)
     await services.webhooks.redeliver(who.tenant_id, found)

@@ -19,7 +19,7 @@ from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.page.trees import differences, laid_out
 from planq.api.schemas import ForkRequest, ValidationRequest
-from planq.api.tools.routes import post_validation
+from planq.api.tools.routes import validate_plan
 from planq.shared.agentic.plan.errors import PlanError
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import PlanqError
@@ -78,7 +78,7 @@ async def _look(request: Request, job_id: str, services: Services, who: Caller, 
         plan = await off_loop(json_in, text, "the plan")
     except HttpRefusal as error:
         return Look([{"line": error.members.get("line"), "place": "", "told": error.detail}])
-    checked = values_of(await post_validation(await body_of(ValidationRequest, {"plan": plan}), services, who))
+    checked = values_of(await validate_plan(await body_of(ValidationRequest, {"plan": plan}), services, who))
     if checked["errors"]:
         return Look(await off_loop(_defects, text, checked["errors"]), checked.get("errors_left_out", 0))
     sent = {"plan": plan, "dry_run": True, "repeat_unsafe": "repeat_unsafe" in fields_of(request)}

@@ -21,7 +21,7 @@ from planq.api.events.routes import get_job_events
 from planq.api.http.ids import conversation_id_of, job_id_of
 from planq.api.jobs.page.timeline import attempts_of, moments_by_step, moments_of, picture_of, timeline_of
 from planq.api.jobs.routes.jobs import cancel_job, get_job, pause_job, resume_job, run_again, settle_step
-from planq.api.jobs.routes.outputs import get_artifact, get_artifacts, get_output
+from planq.api.jobs.routes.outputs import get_artifact, get_output, list_artifacts
 from planq.api.operations.routes import get_model_calls, get_why
 from planq.api.page.fields import content_of, fields_in, json_in
 from planq.api.page.rendering import page, page_url
@@ -297,7 +297,7 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
     moments = await moments_of(request, services, who, job_id)
     own = moments_by_step(job["steps"], moments)
     called = values_of(await get_model_calls(job_id, services, who))["items"] if job["model_calls"] else []
-    listed = values_of(await get_artifacts(job_id, services, who))
+    listed = values_of(await list_artifacts(job_id, services, who))
     return page(
         request,
         "job.html",

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from planq.api.access.scopes import Caller, Who, caller_of
 from planq.api.deps import Services, Use
 from planq.api.events.routes import get_events
-from planq.api.jobs.routes.jobs import get_jobs, post_job
+from planq.api.jobs.routes.jobs import list_jobs, submit_job
 from planq.api.jobs.sample import SAMPLE_INPUT
 from planq.api.operations.routes import get_job_counts, get_search, whys_of
 from planq.api.page.rendering import page, page_url
@@ -108,7 +108,7 @@ async def show_jobs(
             wanted[name] = known(given)
     is_foreign = chosen["tenant"] not in ("", who.tenant_id)
     listed = values_of(
-        await get_jobs(
+        await list_jobs(
             services,
             who,
             limit=_PAGE,
@@ -165,7 +165,7 @@ async def post_request(request: Request, services: Use) -> Response:
 async def submitted(request: Request, services: Services, sent: dict[str, Any]) -> Any:
     """Submit what a form says, as `POST /jobs` does, and return the job."""
     body = await body_of(JobRequest, sent)
-    return values_of(await post_job(json_request(request, sent), body, services, caller_of(request.scope)))
+    return values_of(await submit_job(json_request(request, sent), body, services, caller_of(request.scope)))
 
 
 async def _with_whys(services: Services, who: Caller, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ async def _post_quickly(request: StrictRequest, services: Services) -> Response 
     wait = wait_of(request.scope)
     if wait is None or (body := await usual_body(request, JobRequest)) is None:
         return None
-    return await post_job(
+    return await submit_job(
         request,
         body,
         services,
@@ -108,7 +108,7 @@ async def _post_quickly(request: StrictRequest, services: Services) -> Response 
     },
 )
 @quick(_post_quickly)
-async def post_job(
+async def submit_job(
     request: Request,
     body: JobRequest,
     services: Use,
@@ -206,7 +206,7 @@ _INDEXED = ("status", "strategy")
 @job_routes.get("/jobs", response_model=JobPage, responses=error_responses(403))
 @takes(query_parameters(*_INDEXED), before="limit")
 @takes(query_parameters(*(one.name for one in FILTER_FIELDS if one.name not in _INDEXED)), before="tenant")
-async def get_jobs(
+async def list_jobs(
     services: Use,
     who: Who,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
@@ -241,7 +241,7 @@ def _listed_tenant(who: Caller, tenant: str | None) -> str:
 
 
 @job_routes.get("/jobs/{job_id}/steps", response_model=StepList, responses=error_responses(404))
-async def get_steps(
+async def list_steps(
     job_id: JobPath,
     services: Use,
     who: Who,

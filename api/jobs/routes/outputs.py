@@ -76,7 +76,7 @@ _STORED: dict[int | str, dict[str, Any]] = {
 
 
 @output_routes.get("/jobs/{job_id}/artifacts", response_model=ArtifactPage, responses=error_responses(404))
-async def get_artifacts(job_id: JobPath, services: Use, who: Who) -> Response:
+async def list_artifacts(job_id: JobPath, services: Use, who: Who) -> Response:
     """List what a job has made: every version of every artifact, in the order of its steps, without the bodies.
 
     Files that a model made come last.
