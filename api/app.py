@@ -12,20 +12,12 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from fastapi import APIRouter, FastAPI
 from starlette.routing import Route
 
 from planq.api.access.guard import Guard, GuardMiddleware
-from planq.api.access.limits import RateLimits, UnfinishedJobs, open_windows
-from planq.api.access.places import LEASE_SECONDS, Places
-from planq.api.access.revocation import OngoingRequests
-from planq.api.access.scopes import Access
-from planq.api.access.sessions import Sessions
 from planq.api.actions.page import action_page_routes
 from planq.api.actions.routes import action_routes
 from planq.api.agents.routes import agent_routes
@@ -45,19 +37,13 @@ from planq.api.conversations.routes import conversation_routes
 from planq.api.costs.page import cost_page_routes
 from planq.api.costs.routes import cost_routes
 from planq.api.deps import Services
-from planq.api.documents import job_document
-from planq.api.events.routes import EventStreams, event_routes
+from planq.api.events.routes import event_routes
 from planq.api.health.routes import ASSETS, operation_routes, page_assets, page_routes
 from planq.api.http import bounds
 from planq.api.http import exchange as http
 from planq.api.http.prefix import Prefix
 from planq.api.insights.page import insight_page_routes
 from planq.api.insights.routes import insight_routes
-from planq.api.intake.assignments import Assignments
-from planq.api.intake.messages import MessageReplies, Messages, TurnSubmissions
-from planq.api.intake.parts import PartIntake
-from planq.api.intake.submission import JobBuilder, Submissions
-from planq.api.intake.waits import EndAnnouncer, JobWaits
 from planq.api.jobs.page.forking import fork_routes
 from planq.api.jobs.page.job import job_page_routes
 from planq.api.jobs.page.listing import list_routes
@@ -65,8 +51,6 @@ from planq.api.jobs.routes.jobs import job_routes
 from planq.api.jobs.routes.outputs import artifact_routes, output_routes
 from planq.api.manual.page import manual_routes
 from planq.api.mcp.door import McpDoor
-from planq.api.metrics.exposition import Metrics
-from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks, StatusChecks
 from planq.api.openapi import describe_api, operation_name
 from planq.api.operations.page import worker_page_routes
 from planq.api.operations.routes import overview_routes
@@ -77,51 +61,20 @@ from planq.api.questions.routes import question_routes
 from planq.api.quick import QuickRoutes
 from planq.api.schedules.page import operation_page_routes
 from planq.api.schedules.routes import schedule_routes
-from planq.api.streams.followers import Streams
-from planq.api.streams.waiting import Waiters
 from planq.api.tenants.page import tenant_page_routes
 from planq.api.tenants.routes import tenant_routes
 from planq.api.tools.page import catalogue_page_routes
 from planq.api.tools.routes import catalogue_routes
 from planq.api.webhooks.page import webhook_page_routes
 from planq.api.webhooks.routes import webhook_routes
-from planq.shared.broker.celery_config import create_celery
-from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.failpoints import Failpoints, methods
-from planq.shared.kernel.new_ids import new_id
-from planq.shared.kernel.store.signals import CANCELLED, ENDED, Notifier, listen
-from planq.shared.kernel.store.worker_registry import WorkerRegistry
-from planq.shared.platform.data_folder import serves
+from planq.shared.kernel.store.signals import ENDED, listen
 from planq.shared.platform.database import Database
-from planq.shared.platform.logs import hide
-from planq.shared.platform.timers import NearTimers
 from planq.shared.platform.version import VERSION
-from planq.shared.settings.kinds import comma_separated
 from planq.shared.settings.settings import Settings
-from planq.shared.subjects.actions.store import JobActions
-from planq.shared.subjects.agents.store import DocumentStore
-from planq.shared.subjects.batches.control import BatchControl
 from planq.shared.subjects.batches.store import BatchStore
-from planq.shared.subjects.channels.store import ChannelStore
-from planq.shared.subjects.conversations.store import ConversationStore
-from planq.shared.subjects.costs.store import CostStore
-from planq.shared.subjects.events.store import EventLog
-from planq.shared.subjects.insights.store import InsightStore
-from planq.shared.subjects.jobs.operations import JobOverview
 from planq.shared.subjects.jobs.store import RequestStore
 from planq.shared.subjects.listings import text_of  # noqa: F401  (so that no request waits for SQLAlchemy's import)
-from planq.shared.subjects.metrics.store import TallyStore
-from planq.shared.subjects.payloads.objects import open_objects
-from planq.shared.subjects.payloads.store import PayloadStore
-from planq.shared.subjects.questions.store import QuestionStore
-from planq.shared.subjects.schedules.store import Schedules
-from planq.shared.subjects.streams.followers import StreamStore
-from planq.shared.subjects.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
-from planq.shared.subjects.tenants.directory import TenantDirectory, TenantStore
-from planq.shared.subjects.tenants.places import PlaceStore
-from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
-from planq.shared.subjects.webhooks.endpoints import WebhookStore
-from planq.shared.subjects.webhooks.signing import SigningSecrets
 
 PAGE_ROUTERS: Sequence[APIRouter] = (
     *(visit_routes, list_routes, job_page_routes, fork_routes),
@@ -172,7 +125,8 @@ def create_api(settings: Settings) -> FastAPI:
         timeout_seconds=bounds.DATABASE_TIMEOUT_SECONDS,
         statement_seconds=bounds.DATABASE_TIMEOUT_SECONDS + _STATEMENT_SECONDS,
     )
-    services = _compose(settings, database)
+    services = Services(settings, database, Failpoints.load(os.environ, API_CRASH_POINTS))
+    _add_subjects(services)
     mcp = McpDoor(services, settings.max_body_bytes)
 
     @contextlib.asynccontextmanager
@@ -227,115 +181,19 @@ def create_api(settings: Settings) -> FastAPI:
     return app
 
 
-def _compose(settings: Settings, database: Database) -> Services:
-    failpoints = Failpoints.load(os.environ, API_CRASH_POINTS)
-    celery = create_celery(settings.require_broker(), prefix=settings.broker_prefix)
-    requests = failpoints.around("requests", RequestStore(database))
-    worker_registry = WorkerRegistry(database, settings.lease)
-    waiters = Waiters(requests.ended, bounds.WAIT_POLL_SECONDS)
-    known_keys, event_log, texts = KnownKeys(database), EventLog(database), StreamStore(database)
-    streams = Streams(event_log, texts, partial(_ended_job, requests), bounds.MAX_STREAMS)
-    tenants = TenantDirectory(database, settings.limits)
-    broker = BrokerProbe(celery)  # first, so that a bad URL of the broker's is told by the broker's name
-    limits = RateLimits(open_windows(settings, database))
-    catalogue = Catalogue(PublishedTools(database).list, tenants)
-    payloads = PayloadStore(database, open_objects(settings.payloads))
-    publisher = failpoints.around("publisher", CeleryPublisher(celery, from_loop=True))
-    timers, ended, cancelled = NearTimers(), Notifier(database, ENDED), Notifier(database, CANCELLED)
-    places = Places(PlaceStore(database, new_id(), LEASE_SECONDS))
-    ended_sessions, sessions = EndedSessions(database), Sessions(_secrets(settings), bounds.PAGE_SESSION_SECONDS)
-    ongoing = OngoingRequests(known_keys.look, ended_sessions.among, sessions.last_end)
-    agents = failpoints.around("agents", DocumentStore(database, "agent"))
-    skills = failpoints.around("skills", DocumentStore(database, "skill"))
-    questions = failpoints.around("questions", QuestionStore(database))
-    conversations = failpoints.around("conversations", ConversationStore(database))
-    batches = failpoints.around("batches", BatchStore(database, new_id()))
-    batch_arrived = asyncio.Event()
-    channels = ChannelStore(database)
-    waits = JobWaits(settings, tenants, requests, waiters, ongoing, places)
-    endings = EndAnnouncer(cancelled, ended, waiters)
-    assignments = Assignments(agents, skills, worker_registry)
-    parts = PartIntake(payloads, requests, settings.max_parts_bytes, comma_separated(settings.http_fetch_allow_hosts))
-    builder = JobBuilder(settings, tenants, catalogue, conversations, assignments, parts)
-    unfinished = UnfinishedJobs(requests.unfinished)
-    submissions = Submissions(builder, tenants, requests, publisher, waiters, limits, unfinished)
-    messages = Messages(conversations, assignments, publisher, timers, waiters, endings, parts)
-    answers = QuestionAnswers(settings, questions, requests, catalogue, payloads)
-    receiver = ChannelReceiver(settings, tenants, messages, questions, answers, publisher)
+def _add_subjects(services: Services) -> None:
+    settings, requests, arrived = services.settings, services.requests, asyncio.Event()
+    answers = QuestionAnswers(settings, services.questions, requests, services.catalogue, services.payloads)
+    builder, batches = services.submissions.builder, services.batches
     subjects = (
-        TurnSubmissions(submissions, messages),
-        messages,
-        MessageReplies(settings, conversations, requests, questions, publisher, waits),
         answers,
-        receiver,
-        BatchUploads(tenants, batches, batch_arrived),
-        BatchValidation(batches, builder, catalogue, batch_arrived, settings.model_prices),
-        EventStreams(tenants, event_log, texts, streams, places, ongoing),
-    )
-    return Services(
-        settings=settings,
-        tenants=tenants,
-        tenant_store=TenantStore(database),
-        api_keys=ApiKeyStore(database),
-        known_keys=known_keys,
-        access=Access(settings.keys, known_keys, ended_sessions, is_required=settings.needs_keys),
-        ended_sessions=ended_sessions,
-        sessions=sessions,
-        ongoing=ongoing,
-        requests=requests,
-        overview=JobOverview(database),
-        job_actions=JobActions(database),
-        catalogue=catalogue,
-        payloads=payloads,
-        publisher=publisher,
-        timers=timers,
-        ended=ended,
-        cancelled=cancelled,
-        waiters=waiters,
-        event_log=event_log,
-        streams=streams,
-        places=places,
-        agents=agents,
-        skills=skills,
-        schedules=failpoints.around("schedules", Schedules(database)),
-        questions=questions,
-        conversations=conversations,
-        batches=batches,
-        batch_control=failpoints.around("batch_control", BatchControl(database)),
-        workers=worker_registry,
-        webhooks=WebhookStore(database),
-        insights=InsightStore(database),
-        costs=CostStore(database),
-        channels=channels,
-        signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
-        limits=limits,
-        readiness=ReadinessChecks(database, worker_registry),
-        status=StatusChecks(
-            *(database, worker_registry, broker), rates=limits.describe, data=_embedded_data(settings)
+        ChannelReceiver(
+            settings, services.tenants, services.messages, services.questions, answers, services.publisher
         ),
-        waits=waits,
-        endings=endings,
-        assignments=assignments,
-        submissions=submissions,
-        subjects={type(one): one for one in subjects},
-        metrics=Metrics(worker_registry, TallyStore(database), event_log, waiters, streams),
+        BatchUploads(services.tenants, batches, arrived),
+        BatchValidation(batches, builder, services.catalogue, arrived, settings.model_prices),
     )
-
-
-def _secrets(settings: Settings) -> list[str]:
-    """Return what every process of this API knows, and nobody else."""
-    masters = settings.secret_keys.get_secret_value()
-    return [masters, settings.database_url, *sorted(settings.keys)]
-
-
-async def _ended_job(requests: RequestStore, tenant_id: str, job_id: UUID) -> bytes | None:
-    view = await requests.view(tenant_id, job_id)
-    return http.json_bytes(job_document(view)) if view.has_ended else None
-
-
-def _embedded_data(settings: Settings) -> Path | None:
-    data = Path(os.environ.get("PLANQ_DATA") or os.devnull).absolute()
-    return data if data.is_dir() and serves(data, settings.database_url, settings.broker_url) else None
+    services.subjects.update({type(one): one for one in subjects})
 
 
 @contextlib.asynccontextmanager

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -18,25 +20,36 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from planq.api.access.guard import FIELDS
-from planq.api.access.limits import RateLimits
-from planq.api.access.places import Places
+from planq.api.access.limits import RateLimits, UnfinishedJobs, open_windows
+from planq.api.access.places import LEASE_SECONDS, Places
 from planq.api.access.revocation import OngoingRequests
 from planq.api.access.scopes import Access, Caller
 from planq.api.access.sessions import Sessions
-from planq.api.http.exchange import check_fields, decode_body, error_responses
+from planq.api.documents import job_document
+from planq.api.http import bounds
+from planq.api.http.exchange import check_fields, decode_body, error_responses, json_bytes
 from planq.api.intake.assignments import Assignments
-from planq.api.intake.submission import Submissions
+from planq.api.intake.messages import MessageReplies, Messages, TurnSubmissions
+from planq.api.intake.parts import PartIntake
+from planq.api.intake.submission import JobBuilder, Submissions
 from planq.api.intake.waits import EndAnnouncer, JobWaits
 from planq.api.metrics.exposition import Metrics
-from planq.api.metrics.readiness import ReadinessChecks, StatusChecks
+from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks, StatusChecks
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
+from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.kernel.store.signals import Notifier
+from planq.shared.failpoints import Failpoints
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.store.signals import CANCELLED, ENDED, Notifier
 from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.shared.platform.computing import INLINE_CHARS, off_loop
+from planq.shared.platform.data_folder import serves
+from planq.shared.platform.database import Database
 from planq.shared.platform.errors import InvalidRequest, NotFound, capped
+from planq.shared.platform.logs import hide
 from planq.shared.platform.timers import NearTimers
+from planq.shared.settings.kinds import comma_separated
 from planq.shared.settings.settings import Settings
 from planq.shared.subjects.actions.store import JobActions
 from planq.shared.subjects.agents.store import DocumentStore
@@ -49,70 +62,94 @@ from planq.shared.subjects.events.store import EventLog
 from planq.shared.subjects.insights.store import InsightStore
 from planq.shared.subjects.jobs.operations import JobOverview
 from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.metrics.store import TallyStore
+from planq.shared.subjects.payloads.objects import open_objects
 from planq.shared.subjects.payloads.store import PayloadStore
 from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.schedules.store import Schedules
+from planq.shared.subjects.streams.followers import StreamStore
 from planq.shared.subjects.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
 from planq.shared.subjects.tenants.directory import TenantDirectory, TenantStore
-from planq.shared.subjects.tools.catalogue import Catalogue
+from planq.shared.subjects.tenants.places import PlaceStore
+from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
 from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
 class Services:
-    """What the composition root has put together for one application.
+    """The parts of one application. Only routes read it, and they pass on what is used.
 
-    Routes alone read it, and hand on what is used. `subjects` holds by its class what carries out the work of a
-    subject above this module.
+    `subjects` holds by class what carries out the work of the subjects above this module.
     """
 
-    settings: Settings
-    tenants: TenantDirectory
-    tenant_store: TenantStore
-    api_keys: ApiKeyStore
-    known_keys: KnownKeys
-    access: Access
-    sessions: Sessions
-    ended_sessions: EndedSessions
-    ongoing: OngoingRequests
-    requests: RequestStore
-    overview: JobOverview
-    job_actions: JobActions
-    catalogue: Catalogue
-    payloads: PayloadStore
-    publisher: CeleryPublisher
-    timers: NearTimers
-    ended: Notifier
-    cancelled: Notifier
-    waiters: Waiters
-    event_log: EventLog
-    streams: Streams
-    places: Places
-    agents: DocumentStore
-    skills: DocumentStore
-    schedules: Schedules
-    questions: QuestionStore
-    conversations: ConversationStore
-    batches: BatchStore
-    batch_control: BatchControl
-    webhooks: WebhookStore
-    insights: InsightStore
-    costs: CostStore
-    channels: ChannelStore
-    signing: SigningSecrets
-    workers: WorkerRegistry
-    limits: RateLimits
-    readiness: ReadinessChecks
-    status: StatusChecks
-    metrics: Metrics
-    waits: JobWaits
-    endings: EndAnnouncer
-    assignments: Assignments
-    submissions: Submissions
-    subjects: Mapping[type, Any]
+    def __init__(self, settings: Settings, database: Database, failpoints: Failpoints) -> None:
+        """Open no connection yet. Raises `Misconfigured` for a URL that cannot be read."""
+        armed = failpoints.around
+        celery = create_celery(settings.require_broker(), prefix=settings.broker_prefix)
+        broker = BrokerProbe(celery)  # first, so that the error of a bad broker URL names the broker
+        self.settings = settings
+        self.subjects: dict[type, Any] = {}
+
+        self.tenants = TenantDirectory(database, settings.limits)
+        self.tenant_store = TenantStore(database)
+        self.api_keys = ApiKeyStore(database)
+        self.known_keys = KnownKeys(database)
+        self.requests = armed("requests", RequestStore(database))
+        self.overview = JobOverview(database)
+        self.job_actions = JobActions(database)
+        self.catalogue = Catalogue(PublishedTools(database).list, self.tenants)
+        self.payloads = PayloadStore(database, open_objects(settings.payloads))
+        self.event_log = EventLog(database)
+        self.texts = StreamStore(database)
+        self.agents = armed("agents", DocumentStore(database, "agent"))
+        self.skills = armed("skills", DocumentStore(database, "skill"))
+        self.schedules = armed("schedules", Schedules(database))
+        self.questions = armed("questions", QuestionStore(database))
+        self.conversations = armed("conversations", ConversationStore(database))
+        self.batches = armed("batches", BatchStore(database, new_id()))
+        self.batch_control = armed("batch_control", BatchControl(database))
+        self.workers = WorkerRegistry(database, settings.lease)
+        self.webhooks = WebhookStore(database)
+        self.insights = InsightStore(database)
+        self.costs = CostStore(database)
+        self.channels = ChannelStore(database)
+        self.signing = SigningSecrets(database, settings.master_keys, lambda secret: hide([secret]))
+        self.publisher = armed("publisher", CeleryPublisher(celery, from_loop=True))
+        self.timers = NearTimers()
+        self.ended, self.cancelled = Notifier(database, ENDED), Notifier(database, CANCELLED)
+
+        self.ended_sessions = EndedSessions(database)
+        self.sessions = Sessions(_secrets(settings), bounds.PAGE_SESSION_SECONDS)
+        self.access = Access(settings.keys, self.known_keys, self.ended_sessions, is_required=settings.needs_keys)
+        self.ongoing = OngoingRequests(self.known_keys.look, self.ended_sessions.among, self.sessions.last_end)
+        self.limits = RateLimits(open_windows(settings, database))
+        self.places = Places(PlaceStore(database, new_id(), LEASE_SECONDS))
+        self.waiters = Waiters(self.requests.ended, bounds.WAIT_POLL_SECONDS)
+        self.streams = Streams(self.event_log, self.texts, partial(_ended_job, self.requests), bounds.MAX_STREAMS)
+        self.readiness = ReadinessChecks(database, self.workers)
+        data = _embedded_data(settings)
+        self.status = StatusChecks(database, self.workers, broker, rates=self.limits.describe, data=data)
+        self.metrics = Metrics(self.workers, TallyStore(database), self.event_log, self.waiters, self.streams)
+
+        self.endings = EndAnnouncer(self.cancelled, self.ended, self.waiters)
+        self.waits = JobWaits(settings, self.tenants, self.requests, self.waiters, self.ongoing, self.places)
+        self.assignments = Assignments(self.agents, self.skills, self.workers)
+        hosts = comma_separated(settings.http_fetch_allow_hosts)
+        parts = PartIntake(self.payloads, self.requests, settings.max_parts_bytes, hosts)
+        builder = JobBuilder(settings, self.tenants, self.catalogue, self.conversations, self.assignments, parts)
+        unfinished = UnfinishedJobs(self.requests.unfinished)
+        self.submissions = Submissions(
+            builder, self.tenants, self.requests, self.publisher, self.waiters, self.limits, unfinished
+        )
+        self.messages = Messages(
+            *(self.conversations, self.assignments, self.publisher, self.timers, self.waiters, self.endings, parts)
+        )
+        self.turns = TurnSubmissions(self.submissions, self.messages)
+        self.replies = MessageReplies(
+            settings, self.conversations, self.requests, self.questions, self.publisher, self.waits
+        )
 
     def subject(self, kind: type[T]) -> T:
         """Return the object of this class that carries out what a subject above this module does."""
@@ -123,6 +160,22 @@ class Services:
         """Answer all who wait and end all streams, now and from now on: the process stops."""
         self.waiters.close()
         self.streams.close()
+
+
+def _secrets(settings: Settings) -> list[str]:
+    """Return what only the processes of this API know."""
+    masters = settings.secret_keys.get_secret_value()
+    return [masters, settings.database_url, *sorted(settings.keys)]
+
+
+async def _ended_job(requests: RequestStore, tenant_id: str, job_id: UUID) -> bytes | None:
+    view = await requests.view(tenant_id, job_id)
+    return json_bytes(job_document(view)) if view.has_ended else None
+
+
+def _embedded_data(settings: Settings) -> FilePath | None:
+    data = FilePath(os.environ.get("PLANQ_DATA") or os.devnull).absolute()
+    return data if data.is_dir() and serves(data, settings.database_url, settings.broker_url) else None
 
 
 async def services_of(request: Request) -> Services:

@@ -164,7 +164,7 @@ async def execute_agent(
     It has 60 s if nothing is said, 300 s at most: its own durable timers do not count, and what it delegates gets no
     more time by waiting. The answer is its result, or after `PLANQ_MAX_WAIT_SECONDS` a 202 with `Location`.
     """
-    made = await _submit(services.subject(TurnSubmissions), request, agent_id, body, idempotency_key, traceparent)
+    made = await _submit(services.turns, request, agent_id, body, idempotency_key, traceparent)
     async with services.waits.place(request) as may_wait:
         seconds = services.settings.max_wait_seconds if may_wait else 0.0
         view = await services.waits.ended(made.job_id, seconds, request, has_place=True)
@@ -187,7 +187,7 @@ async def submit_execution(
     traceparent: TraceHeader = None,
 ) -> Response:
     """Let an agent do something, and answer at once; `Location` names the execution."""
-    made = await _submit(services.subject(TurnSubmissions), request, agent_id, body, idempotency_key, traceparent)
+    made = await _submit(services.turns, request, agent_id, body, idempotency_key, traceparent)
     return _shown(await services.requests.view(who.tenant_id, made.job_id), 202, made)
 
 

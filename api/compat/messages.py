@@ -15,14 +15,7 @@ from planq.api.deps import JobPath, KeyHeader, Services, StrictRequest, TraceHea
 from planq.api.http.exchange import error_response, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.intake.assignments import AgentHeader
-from planq.api.intake.messages import (
-    InboundRequest,
-    MessageAnswer,
-    MessageReplies,
-    Messages,
-    PendingAnswer,
-    checked_message,
-)
+from planq.api.intake.messages import InboundRequest, MessageAnswer, PendingAnswer, checked_message
 from planq.api.quick import quick, usual_body
 from planq.shared.platform.errors import PlanqError
 from planq.shared.subjects.conversations.store import Arrival
@@ -74,7 +67,7 @@ async def send_message(
     if not verdict.is_allowed:
         raise too_many(verdict)
     try:
-        messages, replies = services.subject(Messages), services.subject(MessageReplies)
+        messages, replies = services.messages, services.replies
         inbound = await messages.in_conversation(inbound, body.conversation_id)
         inbound = await messages.with_parts(inbound, body, message_flow=not who.sees_all_jobs)
         received = await messages.receive(inbound)
@@ -98,4 +91,4 @@ async def get_message_status(
     request: Request, job_id: JobPath, services: Use, who: Who, wait: WaitQuery = 0.0
 ) -> Response:
     """Return what became of a message, by the job that answers it, as `POST /messages/inbound` would have."""
-    return await services.subject(MessageReplies).for_job(who.tenant_id, job_id_of(job_id), wait, request)
+    return await services.replies.for_job(who.tenant_id, job_id_of(job_id), wait, request)

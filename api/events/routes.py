@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from random import SystemRandom
 from time import monotonic
 from typing import Annotated, Any, Literal
@@ -23,17 +22,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from planq.api.access.guard import IS_HEAD
-from planq.api.access.places import Kind, Places
-from planq.api.access.revocation import OngoingRequests
+from planq.api.access.places import Kind
 from planq.api.access.scopes import Caller, Who
-from planq.api.deps import ConversationPath, JobPath, Use, check_job_is_open_to, strict_router
+from planq.api.deps import ConversationPath, JobPath, Services, Use, check_job_is_open_to, strict_router
 from planq.api.http.exchange import HttpRefusal, error_responses
 from planq.api.http.ids import conversation_id_of, job_id_of
 from planq.api.http.protocol import ABORT_CONNECTION
 from planq.api.streams.followers import (
     MEDIA_TYPE,
     Stream,
-    Streams,
     StreamSubject,
     Topic,
     event_document,
@@ -46,8 +43,6 @@ from planq.shared.platform.errors import DatabaseUnavailable, capped
 from planq.shared.subjects.events.position import BEGINNING, END, Position
 from planq.shared.subjects.events.store import EventLog, LoggedEvent
 from planq.shared.subjects.streams.contract import TextPiece
-from planq.shared.subjects.streams.followers import StreamStore
-from planq.shared.subjects.tenants.directory import TenantDirectory
 
 event_routes = strict_router("jobs")
 
@@ -155,7 +150,8 @@ async def get_job_events(
     ):
         return Response(status_code=204)
     topic = Topic(StreamSubject.TREE if children else StreamSubject.JOB, found)
-    return await services.subject(EventStreams).open(
+    return await _opened(
+        services,
         request,
         who,
         topic,
@@ -192,7 +188,7 @@ async def get_conversation_events(
     position = await _position(request, services.event_log, after, last_event_id)
     await services.conversations.get(who.tenant_id, found)
     topic = Topic(StreamSubject.TALK if children else StreamSubject.CONVERSATION, found)
-    return await services.subject(EventStreams).open(request, who, topic, position or BEGINNING, follow=follow)
+    return await _opened(services, request, who, topic, position or BEGINNING, follow=follow)
 
 
 @event_routes.get("/events", response_class=Response, responses={**_PAGED, **error_responses(400, 429)})
@@ -213,9 +209,7 @@ async def get_events(
     position = await _position(request, services.event_log, after, last_event_id)
     if _wants_page(request):
         return await _page_of_tenant(services.event_log, who, position, limit, order)
-    return await services.subject(EventStreams).open(
-        request, who, Topic(StreamSubject.TENANT, who.tenant_id), position, follow=follow
-    )
+    return await _opened(services, request, who, Topic(StreamSubject.TENANT, who.tenant_id), position, follow=follow)
 
 
 def _wants_page(request: Request) -> bool:
@@ -283,47 +277,36 @@ async def _position(request: Request, log: EventLog, after: str | None, last: st
     return position
 
 
-@dataclass(frozen=True, slots=True)
-class EventStreams:
-    """Opens streams of events, each at a place of its tenant."""
-
-    tenants: TenantDirectory
-    log: EventLog
-    texts: StreamStore
-    streams: Streams
-    places: Places
-    ongoing: OngoingRequests
-
-    async def open(
-        self,
-        request: Request,
-        who: Caller,
-        topic: Topic,
-        after: Position | None,
-        *,
-        follow: bool,
-        has_ended: bool = False,
-        root: UUID | None = None,
-    ) -> Response:
-        """Answer with the events of a topic; raises `HttpRefusal` (429) where the tenant has no place left."""
-        stream = Stream(topic, who.tenant_id, request.scope.get(ABORT_CONNECTION, _nothing), root=root)
-        follow = follow and not request.scope.get(IS_HEAD)
-        headers: dict[str, str] = {}
-        if follow:
-            most = (await self.tenants.of(who.tenant_id)).config.max_streams
-            headers = await self.places.take(Kind.STREAMS, who.tenant_id, most)
-            try:
-                await self.streams.join(stream, has_ended=has_ended)
-            except BaseException:
-                self.places.give(Kind.STREAMS, who.tenant_id)
-                raise
-        else:
-            stream.joined = (await self.log.horizon()).position
-        return EventStream(self, stream, after, headers, is_live=follow, has_ended=has_ended)
+async def _opened(
+    services: Services,
+    request: Request,
+    who: Caller,
+    topic: Topic,
+    after: Position | None,
+    *,
+    follow: bool,
+    has_ended: bool = False,
+    root: UUID | None = None,
+) -> Response:
+    """Answer with the events of a topic; raises `HttpRefusal` (429) if the tenant has no place left."""
+    stream = Stream(topic, who.tenant_id, request.scope.get(ABORT_CONNECTION, _nothing), root=root)
+    follow = follow and not request.scope.get(IS_HEAD)
+    headers: dict[str, str] = {}
+    if follow:
+        most = (await services.tenants.of(who.tenant_id)).config.max_streams
+        headers = await services.places.take(Kind.STREAMS, who.tenant_id, most)
+        try:
+            await services.streams.join(stream, has_ended=has_ended)
+        except BaseException:
+            services.places.give(Kind.STREAMS, who.tenant_id)
+            raise
+    else:
+        stream.joined = (await services.event_log.horizon()).position
+    return EventStream(services, stream, after, headers, is_live=follow, has_ended=has_ended)
 
 
 def _nothing() -> None:
-    """Abort nothing: the server offers no way to."""
+    """Stands for the abort of a connection where the server has none."""
 
 
 class EventStream(Response):
@@ -331,7 +314,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        opener: EventStreams,
+        services: Services,
         stream: Stream,
         after: Position | None,
         headers: Mapping[str, str],
@@ -345,7 +328,7 @@ class EventStream(Response):
         """
         super().__init__(headers={**_HEADERS, **headers}, media_type=MEDIA_TYPE)
         del self.headers["content-length"]
-        self._opener = opener
+        self._services = services
         self._stream = stream
         self._after = stream.joined if after is None else after
         self._is_live = is_live
@@ -357,7 +340,7 @@ class EventStream(Response):
         gone.add_done_callback(lambda _: self._stream.cut())
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            with self._opener.ongoing.under(scope, self._stream.cut):
+            with self._services.ongoing.under(scope, self._stream.cut):
                 async for chunk in self._chunks():
                     if self._stream.is_cut:
                         break
@@ -366,8 +349,8 @@ class EventStream(Response):
         finally:
             gone.cancel()
             if self._is_live:
-                self._opener.streams.leave(self._stream)
-                self._opener.places.give(Kind.STREAMS, self._stream.tenant_id)
+                self._services.streams.leave(self._stream)
+                self._services.places.give(Kind.STREAMS, self._stream.tenant_id)
             scope[WAITED] = scope.get(WAITED, 0.0) + monotonic() - begun
 
     async def _chunks(self) -> AsyncIterator[bytes]:
@@ -386,10 +369,10 @@ class EventStream(Response):
 
     async def _past(self) -> AsyncIterator[list[LoggedEvent]]:
         """Yield the events that were there before the stream, in pages."""
-        log, stream, after = self._opener.log, self._stream, self._after
+        log, stream, after = self._services.event_log, self._stream, self._after
         # The pages of single jobs are read many at a time anyway.
         reading = (
-            contextlib.nullcontext() if stream.topic.followed is StreamSubject.JOB else self._opener.streams.reading
+            contextlib.nullcontext() if stream.topic.followed is StreamSubject.JOB else self._services.streams.reading
         )
         while after < stream.joined and not stream.is_cut:
             async with reading:
@@ -409,17 +392,17 @@ class EventStream(Response):
 
     async def _said(self) -> AsyncIterator[TextPiece]:
         """Yield what models have said before the stream: of the job, of the turns, and of those below that run."""
-        stream, log = self._stream, self._opener.log
+        stream, log = self._stream, self._services.event_log
         followed, of = stream.topic
         if self._has_ended or not isinstance(of, UUID) or followed is StreamSubject.CONVERSATION:
             return
         parts = [] if followed is StreamSubject.TALK else [(of, stream.texts_below)]
         if followed is not StreamSubject.JOB:
             asked = log.unfinished_below if followed is StreamSubject.TREE else log.unfinished_in
-            new, below = self._opener.streams.show_below(stream, await asked(stream.tenant_id, of))
+            new, below = self._services.streams.show_below(stream, await asked(stream.tenant_id, of))
             parts += [(job_id, below) for job_id in new]
         for job_id, below in parts:
-            text = await self._opener.texts.live_text(stream.tenant_id, job_id, below)
+            text = await self._services.texts.live_text(stream.tenant_id, job_id, below)
             if text is not None:
                 yield TextPiece(text.epoch, stream.tenant_id, text.stage, 0, text.text)
 

@@ -28,7 +28,6 @@ from planq.api.documents import fork_preview, job_document, job_summary, new_job
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses, json_bytes
 from planq.api.http.ids import CursorQuery, cursor_of, id_of_cursor, job_id_of
 from planq.api.intake.filters import filter_of, query_parameters
-from planq.api.intake.messages import TurnSubmissions
 from planq.api.intake.plan_checks import submission_warnings
 from planq.api.intake.recovery import again_of, asks_nothing, fork_of, verdict_of
 from planq.api.intake.submission import SubmittedJob, trace_id
@@ -124,7 +123,7 @@ async def submit_job(
     `wait`, 200 and the job as soon as it has ended; 202 as it stands when the time is over, or it asks a person.
     """
     sent = await request.json()
-    made = await services.subject(TurnSubmissions).submit(
+    made = await services.turns.submit(
         who.tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
     )
     seconds, applied = seconds_to_wait(wait, prefer)
@@ -393,7 +392,7 @@ async def run_again(job_id: str, services: Services, who: Caller) -> SubmittedJo
     job, _ = await services.requests.planned(who.tenant_id, job_id_of(job_id))
     tools, limits = await services.catalogue.renewed(who.tenant_id), (await services.tenants.of(who.tenant_id)).limits
     made = await again_of(job, tools, limits, given={"trace_id": trace_id(None)})
-    return await services.subject(TurnSubmissions).store(made, job["conversation_id"])
+    return await services.turns.store(made, job["conversation_id"])
 
 
 @job_routes.post(
