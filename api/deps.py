@@ -213,9 +213,7 @@ WaitQuery = Annotated[
     float,
     Query(ge=0, allow_inf_nan=False, description="Seconds to wait for its end; at most `PLANQ_MAX_WAIT_SECONDS`."),
 ]
-ConversationPath = Annotated[
-    str, Path(alias="conversation_id", json_schema_extra={"format": "uuid"}, description="The conversation's id.")
-]
+ConversationPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The conversation's id.")]
 JobPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The job's id.")]
 StepPath = Annotated[
     str, Path(json_schema_extra={"format": "int32", "pattern": "^[0-9]+$"}, description="The step's index.")

@@ -75,7 +75,6 @@ class GuideDocument(BaseModel):
 T = TypeVar("T")
 
 MAX_METADATA_BYTES = 16 * 1024
-MAX_PAGE = 100
 INCOMPLETE = (
     "Why the answer was cut off: `reason`, the provider's `finish_reason`, and a `message`; null for a whole one."
 )

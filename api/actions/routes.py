@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Path, Query
+from fastapi import Path
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,10 +14,10 @@ from starlette.responses import Response
 from planq.api.access.scopes import Caller, Who
 from planq.api.deps import KeyHeader, Use, strict_router
 from planq.api.http.exchange import JsonResponse, body_digest, error_responses
-from planq.api.http.ids import CursorQuery, id_of_cursor, page_of, uuid_of
+from planq.api.http.ids import CursorQuery, Limit, id_of_cursor, page_of, uuid_of
 from planq.api.intake.filters import JobFilterRequest
 from planq.api.intake.submission import check_key
-from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
+from planq.api.schemas import Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict
 from planq.shared.subjects.actions.store import COUNTED_AMONG, JobActions, NewAction
@@ -26,9 +26,7 @@ from planq.shared.subjects.jobs.selection import ActionStatus, JobAct
 action_routes = strict_router("jobs")
 
 
-ActionPath = Annotated[
-    str, Path(alias="action_id", json_schema_extra={"format": "uuid"}, description="The job action's id.")
-]
+ActionPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The job action's id.")]
 
 
 class JobActionRequest(RequestBody):
@@ -128,9 +126,7 @@ async def begin_action(
 
 
 @action_routes.get("/job-actions", response_model=JobActionPage)
-async def list_actions(
-    services: Use, who: Who, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20, cursor: CursorQuery = None
-) -> Response:
+async def list_actions(services: Use, who: Who, limit: Limit = 20, cursor: CursorQuery = None) -> Response:
     """List job actions, newest first; thirty days after their end they are removed."""
     below = id_of_cursor(cursor)
     rows = await services.job_actions.page(who.tenant_id, below=below, limit=limit + 1)

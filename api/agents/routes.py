@@ -18,9 +18,9 @@ from planq.api.access.scopes import Who
 from planq.api.deps import Use, strict_router
 from planq.api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from planq.api.http.exchange import JsonResponse, decode_body, error_responses
-from planq.api.http.ids import no_cursor, page_of
+from planq.api.http.ids import MAX_PAGE, Limit, no_cursor, page_of
 from planq.api.intake.assignments import Assignments
-from planq.api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, PageDocument, Time
+from planq.api.schemas import SAYS_SOMETHING, Answer, PageDocument, Time
 from planq.shared.agentic.agents.checks import AGENT_NAME, parse_skill
 from planq.shared.agentic.agents.document import AgentDocument, OutputMode, parse_agent
 from planq.shared.agentic.agents.warnings import DocumentWarning, document_warnings, named_agents, prompt_skills
@@ -93,7 +93,6 @@ NamePath = Annotated[
 Version = Annotated[
     int | None, Query(ge=1, le=2**31 - 1, description="This version, a retired one too; else the newest in use.")
 ]
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 Cursor = Annotated[
     str | None,
     Query(json_schema_extra={"pattern": f"^{AGENT_NAME.pattern}$"}, description="`next_cursor` of the page before."),

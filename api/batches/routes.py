@@ -29,11 +29,11 @@ from planq.api.batches.validation import defects_of
 from planq.api.deps import KeyHeader, Use, strict_router
 from planq.api.documents import job_document
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import CursorQuery, id_of_cursor, page_of, uuid_of
+from planq.api.http.ids import MAX_PAGE, CursorQuery, Limit, id_of_cursor, page_of, uuid_of
 from planq.api.intake.filters import object_in
 from planq.api.intake.submission import callback_of, check_key
 from planq.api.intake.waits import client_closed_response
-from planq.api.schemas import MAX_PAGE, JobRequest
+from planq.api.schemas import JobRequest
 from planq.shared.kernel.new_ids import new_id
 from planq.shared.kernel.states import Priority
 from planq.shared.platform.database import Row
@@ -48,9 +48,7 @@ batch_routes = strict_router("batches")
 
 JSON_LINES = "application/jsonl"
 
-BatchPath = Annotated[
-    str, Path(alias="batch_id", json_schema_extra={"format": "uuid"}, description="The batch's id.")
-]
+BatchPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The batch's id.")]
 
 MOST_NAME_CHARS = 200
 _NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
@@ -153,7 +151,7 @@ async def list_batches(
     services: Use,
     who: Who,
     status: Annotated[BatchStatus | None, Query(description="Only batches that stand here.")] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    limit: Limit = 20,
     cursor: CursorQuery = None,
 ) -> Response:
     """List batches, newest first."""

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from planq.api.access.scopes import Caller, Who
 from planq.api.deps import KeyHeader, Services, TraceHeader, Use, WaitQuery, check_job_is_open_to, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import CursorQuery, cursor_of, id_of_cursor, job_id_of
+from planq.api.http.ids import CursorQuery, Limit, cursor_of, id_of_cursor, job_id_of
 from planq.api.intake.assignments import AgentHeader, named_agent
 from planq.api.intake.message_flow import (
     FlowPlan,
@@ -31,7 +31,7 @@ from planq.api.intake.message_flow import (
 )
 from planq.api.intake.submission import CHANNEL_OF_TASKS
 from planq.api.jobs.routes.jobs import PreferHeader, cancel_job, ended_of, resume_job, seconds_to_wait
-from planq.api.schemas import MAX_PAGE, JobRequest
+from planq.api.schemas import JobRequest
 from planq.shared.kernel.states import JobStatus
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import Conflict, NotFound
@@ -43,12 +43,11 @@ message_flow_routes = strict_router("message flow")
 
 _PlanPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The plan's id.")]
 _TaskPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The id of the task.")]
-_Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 
 
 @message_flow_routes.get("/agentic/plans", response_model=FlowPlanPage)
 @message_flow_routes.get("/plans", response_model=FlowPlanPage)
-async def list_plans(services: Use, who: Who, limit: _Limit = 20, cursor: CursorQuery = None) -> Response:
+async def list_plans(services: Use, who: Who, limit: Limit = 20, cursor: CursorQuery = None) -> Response:
     """List plans, newest first, as far as tasks have one.
 
     A page may hold fewer than `limit`; there is another one as long as `next_cursor` is not null.
@@ -126,7 +125,7 @@ async def list_tasks(
     services: Use,
     who: Who,
     status: Annotated[TaskStatus | None, Query(description="Only tasks that stand here.")] = None,
-    limit: _Limit = 20,
+    limit: Limit = 20,
     cursor: CursorQuery = None,
 ) -> Response:
     """List tasks, newest first.

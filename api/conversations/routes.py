@@ -15,6 +15,7 @@ from planq.api.deps import ConversationPath, JobPath, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import (
     CursorQuery,
+    Limit,
     conversation_id_of,
     cursor_bytes,
     cursor_of,
@@ -23,7 +24,7 @@ from planq.api.http.ids import (
     page_of,
 )
 from planq.api.intake.assignments import AgentHeader, Assignments, named_agent
-from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
+from planq.api.schemas import Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.agentic.agents.checks import NamedAgent, read_named_agent
 from planq.shared.agentic.models.vocabulary import count_tokens
 from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus, Policy
@@ -189,7 +190,7 @@ async def list_conversations(
     thread: Annotated[
         str | None, Query(max_length=512, pattern=_NO_NUL, description="Only the one of this thread.")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    limit: Limit = 20,
     cursor: CursorQuery = None,
 ) -> Response:
     """List conversations, newest first."""
@@ -214,11 +215,7 @@ async def get_conversation(conversation_id: ConversationPath, services: Use, who
     responses=error_responses(404),
 )
 async def list_messages(
-    conversation_id: ConversationPath,
-    services: Use,
-    who: Who,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
-    cursor: CursorQuery = None,
+    conversation_id: ConversationPath, services: Use, who: Who, limit: Limit = 20, cursor: CursorQuery = None
 ) -> Response:
     """List what stands in a conversation, newest first: messages, calls of tools and their responses.
 

@@ -33,6 +33,8 @@ def conversation_id_of(text: str) -> UUID:
 
 T = TypeVar("T")
 
+MAX_PAGE = 100
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 CursorQuery = Annotated[
     str | None,
     # The 16 bytes of an id in base64 for URLs.

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from planq.api.access.scopes import Who
 from planq.api.deps import JobPath, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import CursorQuery, id_of_cursor, job_id_of, page_of, uuid_of
-from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
+from planq.api.http.ids import CursorQuery, Limit, id_of_cursor, job_id_of, page_of, uuid_of
+from planq.api.schemas import Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import storable
@@ -151,9 +151,7 @@ class InsightReport(Answer):
     insights: list[MeasuredInsight] = Field(description="The hundred that were offered most.")
 
 
-InsightPath = Annotated[
-    str, Path(alias="insight_id", json_schema_extra={"format": "uuid"}, description="The insight's id.")
-]
+InsightPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The insight's id.")]
 
 
 @insight_routes.get("/insights", response_model=InsightPage)
@@ -163,7 +161,7 @@ async def list_insights(
     retired: Annotated[bool, Query(description="Those that are retired, too.")] = False,
     kind: Annotated[InsightKind | None, Query(description="Those of a kind only.")] = None,
     tool: Annotated[str | None, Query(max_length=200, description="Those on a tool only, by its name.")] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    limit: Limit = 20,
     cursor: CursorQuery = None,
 ) -> Response:
     """List what the tenant's jobs have taught, newest first."""

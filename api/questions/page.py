@@ -7,12 +7,11 @@ from starlette.responses import Response
 
 from planq.api.access.scopes import Who
 from planq.api.deps import Use
-from planq.api.http.ids import CursorQuery
+from planq.api.http.ids import MAX_PAGE, CursorQuery
 from planq.api.page.fields import fields_in
 from planq.api.page.rendering import page
 from planq.api.page.route import page_router, values_of
 from planq.api.questions.routes import get_questions
-from planq.api.schemas import MAX_PAGE
 from planq.shared.kernel.states import QuestionStatus
 
 inbox_routes = page_router()

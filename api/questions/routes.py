@@ -12,9 +12,9 @@ from planq.api.access.scopes import Caller, Who
 from planq.api.deps import JobPath, Use, check_job_is_open_to, strict_router
 from planq.api.documents import question_document
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import CursorQuery, id_of_cursor, job_id_of, page_of, uuid_of
+from planq.api.http.ids import CursorQuery, Limit, id_of_cursor, job_id_of, page_of, uuid_of
 from planq.api.questions.answering import QuestionAnswers, is_closed
-from planq.api.schemas import MAX_PAGE, AnswerRequest, QuestionDocument, QuestionPage
+from planq.api.schemas import AnswerRequest, QuestionDocument, QuestionPage
 from planq.shared.kernel.states import QuestionStatus
 from planq.shared.platform.database import Row
 from planq.shared.platform.errors import NotFound
@@ -36,7 +36,7 @@ async def get_questions(
     status: Annotated[QuestionStatus | None, Query(description="Only questions that stand here.")] = None,
     job: Annotated[UUID | None, Query(description="Only those of this job, and of the jobs below it.")] = None,
     order: Annotated[QuestionOrder, Query(description="Which come first.")] = "newest",
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    limit: Limit = 20,
     cursor: CursorQuery = None,
 ) -> Response:
     """List questions to people, newest first unless `order` says otherwise; with `status=open` it is the inbox."""
@@ -54,11 +54,7 @@ async def get_questions(
 
 @question_routes.get("/jobs/{job_id}/elicitations", response_model=QuestionPage, responses=error_responses(404))
 async def get_questions_of_job(
-    job_id: JobPath,
-    services: Use,
-    who: Who,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
-    cursor: CursorQuery = None,
+    job_id: JobPath, services: Use, who: Who, limit: Limit = 20, cursor: CursorQuery = None
 ) -> Response:
     """List what the steps of a job asked, newest first; of an outermost job also what the jobs below it asked."""
     found, beyond = job_id_of(job_id), id_of_cursor(cursor)

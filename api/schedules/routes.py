@@ -13,8 +13,8 @@ from starlette.responses import Response
 from planq.api.access.scopes import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import error_responses
-from planq.api.http.ids import cursor_bytes, cursor_of, no_cursor, page_of, uuid_of
-from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, Time
+from planq.api.http.ids import MAX_PAGE, Limit, cursor_bytes, cursor_of, no_cursor, page_of, uuid_of
+from planq.api.schemas import Answer, Id, PageDocument, Time
 from planq.shared.kernel.states import Outcome
 from planq.shared.platform.database import Row
 
@@ -55,7 +55,7 @@ async def list_schedules(
     services: Use,
     who: Who,
     everything: Annotated[bool, Query(alias="all", description="Also those that are over.")] = False,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = MAX_PAGE,
+    limit: Limit = MAX_PAGE,
     cursor: Annotated[
         str | None, Query(json_schema_extra={"pattern": _CURSOR}, description="`next_cursor` of the page before.")
     ] = None,

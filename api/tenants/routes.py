@@ -14,8 +14,8 @@ from starlette.responses import Response
 from planq.api.channels.routes import ChannelList
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import CursorQuery, cursor_of, id_of_cursor, no_cursor, page_of, uuid_of
-from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, Time
+from planq.api.http.ids import MAX_PAGE, CursorQuery, Limit, cursor_of, id_of_cursor, no_cursor, page_of, uuid_of
+from planq.api.schemas import Answer, Id, PageDocument, Time
 from planq.shared.agentic.schema.schemas import MAX_DEPTH
 from planq.shared.platform.errors import InvalidRequest
 from planq.shared.platform.values.describe import is_deeper_than
@@ -45,7 +45,6 @@ _TenantPath = Annotated[
     ),
 ]
 _KeyPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The key's id.")]
-_Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 _TenantCursor = Annotated[
     str | None,
     Query(
@@ -163,7 +162,7 @@ class KeyPage(PageDocument[KeyDocument]):
 
 
 @tenant_routes.get("/tenants", response_model=TenantPage)
-async def list_tenants(services: Use, limit: _Limit = MAX_PAGE, cursor: _TenantCursor = None) -> Response:
+async def list_tenants(services: Use, limit: Limit = MAX_PAGE, cursor: _TenantCursor = None) -> Response:
     """List all tenants, by their ids."""
     if cursor is not None and not is_tenant_id(cursor):
         raise no_cursor()
@@ -249,7 +248,7 @@ async def change_tenant(tenant_id: _TenantPath, body: TenantChange, services: Us
 
 @tenant_routes.get("/tenants/{tenant_id}/keys", response_model=KeyPage, responses=error_responses(404))
 async def list_keys(
-    tenant_id: _TenantPath, services: Use, limit: _Limit = MAX_PAGE, cursor: CursorQuery = None
+    tenant_id: _TenantPath, services: Use, limit: Limit = MAX_PAGE, cursor: CursorQuery = None
 ) -> Response:
     """List the keys of a tenant, the oldest first, revoked and expired ones, too."""
     after = id_of_cursor(cursor)

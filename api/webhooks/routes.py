@@ -13,9 +13,9 @@ from starlette.responses import Response
 from planq.api.access.scopes import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
-from planq.api.http.ids import CursorQuery, id_of_cursor, page_of, uuid_of
+from planq.api.http.ids import CursorQuery, Limit, id_of_cursor, page_of, uuid_of
 from planq.api.intake.submission import callback_of, require_signing
-from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, PageDocument, RequestBody, Time
+from planq.api.schemas import Answer, CallbackUrl, ErrorDocument, Id, PageDocument, RequestBody, Time
 from planq.shared.subjects.webhooks.rules import EVENT_NAMES, DeliveryKind, DeliveryStatus, checked_events
 
 webhook_routes = strict_router("webhooks")
@@ -118,12 +118,8 @@ class DeliveryPage(PageDocument[DeliverySummary]):
     """Deliveries, newest first; `next_cursor` is null on the last page."""
 
 
-EndpointPath = Annotated[
-    str, Path(alias="endpoint_id", json_schema_extra={"format": "uuid"}, description="The endpoint's id.")
-]
-DeliveryPath = Annotated[
-    str, Path(alias="delivery_id", json_schema_extra={"format": "uuid"}, description="The delivery's id.")
-]
+EndpointPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The endpoint's id.")]
+DeliveryPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The delivery's id.")]
 
 
 @webhook_routes.post(
@@ -144,9 +140,7 @@ async def create_endpoint(body: EndpointRequest, services: Use, who: Who) -> Res
 
 
 @webhook_routes.get("/endpoints", response_model=EndpointPage)
-async def list_endpoints(
-    services: Use, who: Who, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20, cursor: CursorQuery = None
-) -> Response:
+async def list_endpoints(services: Use, who: Who, limit: Limit = 20, cursor: CursorQuery = None) -> Response:
     """List endpoints, newest first."""
     rows = await services.webhooks.endpoints(who.tenant_id, below=id_of_cursor(cursor), limit=limit + 1)
     return page_of(rows, limit, EndpointDocument.of)
@@ -245,7 +239,7 @@ async def list_deliveries(
     status: Annotated[DeliveryStatus | None, Query(description="Only deliveries that stand here.")] = None,
     endpoint: Annotated[UUID | None, Query(description="Only those to this endpoint.")] = None,
     job: Annotated[UUID | None, Query(description="Only those of this job.")] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    limit: Limit = 20,
     cursor: CursorQuery = None,
 ) -> Response:
     """List deliveries, newest first, without what is sent."""

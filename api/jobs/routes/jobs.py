@@ -26,7 +26,7 @@ from planq.api.deps import (
 )
 from planq.api.documents import fork_preview, job_document, job_summary, new_job_document, steps_document
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses, json_bytes
-from planq.api.http.ids import CursorQuery, cursor_of, id_of_cursor, job_id_of
+from planq.api.http.ids import CursorQuery, Limit, cursor_of, id_of_cursor, job_id_of
 from planq.api.intake.filters import filter_of, query_parameters
 from planq.api.intake.plan_checks import submission_warnings
 from planq.api.intake.recovery import again_of, asks_nothing, fork_of, verdict_of
@@ -34,7 +34,6 @@ from planq.api.intake.submission import SubmittedJob, trace_id
 from planq.api.intake.waits import JobWaits, client_closed_response
 from planq.api.quick import field_of, quick, usual_body, wait_of
 from planq.api.schemas import (
-    MAX_PAGE,
     Answer,
     ForkRequest,
     JobDocument,
@@ -208,7 +207,7 @@ _INDEXED = ("status", "strategy")
 async def list_jobs(
     services: Use,
     who: Who,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    limit: Limit = 20,
     cursor: CursorQuery = None,
     roots: Annotated[bool, Query(description="Without child jobs.")] = False,
     tenant: Annotated[str | None, Query(min_length=1, max_length=63, description=_TENANT)] = None,
