@@ -15,13 +15,13 @@ from planq.api.jobs.page.listing import FORM_NAMES, fields_given, filter_given
 from planq.api.page.fields import json_in
 from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
+from planq.api.page.words import bars_of
 from planq.shared.platform.errors import PlanqError
 from planq.shared.subjects.jobs.selection import FILTER_FIELDS, JobAct
 
 action_page_routes = page_router()
 
 _SHOWN = 20
-_SCALE = 1_000
 
 
 @action_page_routes.get("/ui/job-actions")
@@ -92,12 +92,5 @@ def _sent(fields: dict[str, str]) -> dict[str, Any]:
 
 
 def _bars(action: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts of the bar that shows how far an action is, in thousandths of the jobs that it concerns."""
-    counts = [("done", "ok"), ("unchanged", "idle"), ("refused", "bad")]
-    whole = max(sum(action[name] for name, _ in counts) + (action["left"] or 0), 1)
-    at, bars = 0.0, []
-    for name, kind in counts:
-        width = _SCALE * action[name] / whole
-        bars.append({"kind": kind, "x": round(at, 1), "width": round(width, 1)})
-        at += width
-    return [bar for bar in bars if bar["width"]]
+    counts = [(kind, action[name]) for name, kind in (("done", "ok"), ("unchanged", "idle"), ("refused", "bad"))]
+    return bars_of(counts, sum(count for _, count in counts) + (action["left"] or 0))

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from planq.api.access.scopes import Caller, Who
 from planq.api.deps import KeyHeader, Use, strict_router
-from planq.api.http.exchange import JsonResponse, body_digest, error_responses
+from planq.api.http.exchange import JsonResponse, accepted_response, body_digest, error_responses
 from planq.api.http.ids import CursorQuery, Limit, id_of_cursor, page_of, uuid_of
 from planq.api.intake.filters import JobFilterRequest
 from planq.api.intake.submission import check_key
@@ -80,16 +80,11 @@ class ConcernedJobs(Answer):
     or_more: bool = Field(description=f"True where more than {COUNTED_AMONG:,} jobs would have to be looked at.")
 
 
-_ACCEPTED: dict[str, Any] = {
-    "description": "The action is stored and will be carried out; the same key and body give the same action.",
-    "headers": {
-        "Location": {"description": "Where to look how far it is.", "schema": {"type": "string"}},
-        "Idempotency-Replayed": {
-            "description": "`true` when it was sent before under this key.",
-            "schema": {"type": "string", "enum": ["true"]},
-        },
-    },
-}
+_ACCEPTED = accepted_response(
+    "The action is stored and will be carried out; the same key and body give the same action.",
+    "Where to look how far it is.",
+    "`true` when it was sent before under this key.",
+)
 
 
 @action_routes.post(

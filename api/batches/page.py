@@ -40,7 +40,7 @@ from planq.api.http.ids import CursorQuery
 from planq.api.page.fields import json_in
 from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
-from planq.api.page.words import line
+from planq.api.page.words import bars_of, line
 from planq.shared.kernel.states import Priority
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import InvalidRequest
@@ -48,7 +48,6 @@ from planq.shared.platform.errors import InvalidRequest
 batch_page_routes = page_router()
 
 _MOST = 50
-_SCALE = 1_000
 _READ_AT_ONCE = 256 * 1024
 _BARS = (("completed", "ok"), ("failed", "bad"), ("invalid", "bad"), ("cancelled", "idle"), ("running", "run"))
 
@@ -181,9 +180,5 @@ async def post_retry_of_batch(batch_id: str, services: Use, who: Who) -> Respons
 
 
 def _bars(batch: dict[str, Any]) -> list[dict[str, Any]]:
-    counts, at, bars = batch["counts"], 0.0, []
-    for name, kind in _BARS:
-        width = _SCALE * counts[name] / max(counts["total"], 1)
-        bars.append({"kind": kind, "x": round(at, 1), "width": round(width, 1)})
-        at += width
-    return [bar for bar in bars if bar["width"]]
+    counts = batch["counts"]
+    return bars_of([(kind, counts[name]) for name, kind in _BARS], counts["total"])

@@ -28,7 +28,7 @@ from planq.api.batches.upload import BatchUploads
 from planq.api.batches.validation import defects_of
 from planq.api.deps import KeyHeader, Use, strict_router
 from planq.api.documents import job_document
-from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.exchange import JsonResponse, accepted_response, error_responses
 from planq.api.http.ids import MAX_PAGE, CursorQuery, Limit, id_of_cursor, page_of, uuid_of
 from planq.api.intake.filters import object_in
 from planq.api.intake.submission import callback_of, check_key
@@ -74,16 +74,11 @@ _FILE: dict[str, Any] = {
         "content": {JSON_LINES: {"schema": _BYTES}, "application/x-ndjson": {"schema": _BYTES}},
     }
 }
-_ACCEPTED: dict[str, Any] = {
-    "description": "The lines are stored and will be validated; the same key and file give the same batch.",
-    "headers": {
-        "Location": {"description": "Where to look at the batch.", "schema": {"type": "string"}},
-        "Idempotency-Replayed": {
-            "description": "`true` when the batch was sent before under this key.",
-            "schema": {"type": "string", "enum": ["true"]},
-        },
-    },
-}
+_ACCEPTED = accepted_response(
+    "The lines are stored and will be validated; the same key and file give the same batch.",
+    "Where to look at the batch.",
+    "`true` when the batch was sent before under this key.",
+)
 LINES: dict[int | str, dict[str, Any]] = {
     200: {"description": "One JSON object a line.", "content": {JSON_LINES: {"schema": {"type": "string"}}}}
 }

@@ -27,14 +27,12 @@ from planq.api.deps import Services, Use, check_job_is_open_to
 from planq.api.http.exchange import HttpRefusal
 from planq.api.http.ids import job_id_of
 from planq.api.intake.messages import InboundRequest
-from planq.api.jobs.page.job import PAGE_CHANNEL
+from planq.api.jobs.page.job import PAGE_CHANNEL, questions_of
 from planq.api.jobs.page.listing import submitted
 from planq.api.jobs.routes.jobs import get_job
 from planq.api.operations.routes import get_why
-from planq.api.page.fields import fields_in
 from planq.api.page.rendering import is_open, page
 from planq.api.page.route import body_of, fields_of, json_request, page_router, seen, values_of
-from planq.api.questions.routes import get_question
 from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus
 from planq.shared.kernel.states import JobStatus, Strategy
 from planq.shared.platform.errors import NotFound
@@ -166,7 +164,7 @@ async def show_talk(request: Request, conversation_id: str, services: Use, who: 
         model=model,
         person=_person(turns, who),
         running=running,
-        questions=await _questions(services, who, running),
+        questions=await questions_of(services, who, running) if running else [],
         last=await _last(request, services, who, turns, running),
         may_write=not talk["is_closed"] and talk["channel"] in _CHANNELS,
         sees_jobs=is_open(who, "/jobs/x"),
@@ -232,17 +230,6 @@ async def _last(
         return running
     newest = next((turn["job_id"] for turn in reversed(turns) if turn["job_id"]), None)
     return None if newest is None else await _job(request, services, who, newest)
-
-
-async def _questions(services: Services, who: Caller, job: dict[str, Any] | None) -> list[dict[str, Any]]:
-    found = []
-    for one in () if job is None else job["open_questions"]:
-        try:
-            question = values_of(await get_question(one["id"], services, who))
-        except NotFound:
-            continue
-        found.append({**question, "fields": fields_in(question["schema"], is_secret=question["is_secret"])})
-    return found
 
 
 def _person(turns: list[dict[str, Any]], who: Caller) -> str:

@@ -16,6 +16,7 @@ from planq.api.costs.routes import get_costs
 from planq.api.deps import Use
 from planq.api.page.rendering import is_open, page, page_url
 from planq.api.page.route import page_router, values_of
+from planq.api.page.words import bars_of
 from planq.shared.platform.errors import InvalidRequest
 from planq.shared.subjects.costs.rules import CostBy
 
@@ -112,7 +113,7 @@ def _rows(
         {
             **one,
             "amount": _amount(one, measure),
-            "bars": [{"kind": "run", "x": 0, "width": round(_WIDTH * _amount(one, measure) / whole, 1)}],
+            "bars": bars_of([("run", _amount(one, measure))], whole),
             "href": None if one["name"] is None else _address({**chosen, **_into(by, one["name"])}, measure),
         }
         for one in items

@@ -162,6 +162,13 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": _title_of(status), "content": content} for status in statuses}
 
 
+def accepted_response(description: str, place: str, replay: str) -> dict[str, Any]:
+    """Return the OpenAPI description of a 202: where its `Location` leads, and what a replay under its key means."""
+    replayed = {"description": replay, "schema": {"type": "string", "enum": ["true"]}}
+    located = {"description": place, "schema": {"type": "string"}}
+    return {"description": description, "headers": {"Location": located, "Idempotency-Replayed": replayed}}
+
+
 MAX_BODY_PARTS = 200_000
 """Most values, keys and elements of a body, counted on its bytes before anything is built of them."""
 

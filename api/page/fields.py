@@ -51,6 +51,11 @@ def fields_in(schema: Any, given: Any = None, *, is_secret: bool = False) -> lis
     ]
 
 
+def with_fields(question: dict[str, Any]) -> dict[str, Any]:
+    """Return a question with the `fields` of its form."""
+    return {**question, "fields": fields_in(question["schema"], is_secret=question["is_secret"])}
+
+
 def _takes_nothing(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.get("type") == "object"
 

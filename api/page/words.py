@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -81,6 +82,16 @@ def step_state(step: dict[str, Any]) -> tuple[str, str]:
     if status in WAITING_STEP and step.get("question"):
         return "ask", "Asks"
     return _STEP_KINDS.get(status, "idle"), status.capitalize().replace("_", " ")
+
+
+def bars_of(amounts: Iterable[tuple[str, float]], whole: float) -> list[dict[str, Any]]:
+    """Return the parts of a progress bar, each of a kind of state, in thousandths of the whole."""
+    at, bars = 0.0, []
+    for kind, amount in amounts:
+        width = 1_000 * amount / (whole or 1)
+        bars.append({"kind": kind, "x": round(at, 1), "width": round(width, 1)})
+        at += width
+    return [bar for bar in bars if bar["width"]]
 
 
 def inert(text: Any, most: int = SHOWN_CHARS) -> str:

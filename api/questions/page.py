@@ -8,7 +8,7 @@ from starlette.responses import Response
 from planq.api.access.scopes import Who
 from planq.api.deps import Use
 from planq.api.http.ids import MAX_PAGE, CursorQuery
-from planq.api.page.fields import fields_in
+from planq.api.page.fields import with_fields
 from planq.api.page.rendering import page
 from planq.api.page.route import page_router, values_of
 from planq.api.questions.routes import get_questions
@@ -23,5 +23,5 @@ async def show_inbox(request: Request, services: Use, who: Who, cursor: CursorQu
     listed = values_of(
         await get_questions(services, who, status=QuestionStatus.OPEN, order="oldest", limit=MAX_PAGE, cursor=cursor)
     )
-    questions = [{**one, "fields": fields_in(one["schema"], is_secret=one["is_secret"])} for one in listed["items"]]
+    questions = [with_fields(one) for one in listed["items"]]
     return page(request, "inbox.html", questions=questions, following=listed["next_cursor"], is_first=cursor is None)

@@ -19,6 +19,7 @@ from planq.api.deps import Services, Use
 from planq.api.page.fields import FormField, content_of, fields_in, json_in
 from planq.api.page.rendering import page
 from planq.api.page.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.words import bars_of
 from planq.api.tenants.routes import (
     KeyRequest,
     TenantChange,
@@ -209,7 +210,7 @@ def _uses(usage: Mapping[str, Any], config: Mapping[str, Any]) -> list[dict[str,
             {
                 "name": name.replace("_", " "),
                 **one,
-                "bars": [{"kind": kind, "x": 0, "width": round(1_000 * share, 1)}],
+                "bars": bars_of([(kind, share)], 1),
                 "source": "set here" if f"max_{name}" in config else "default",
             }
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 from collections import Counter
@@ -23,7 +24,7 @@ from planq.api.jobs.page.timeline import attempts_of, moments_by_step, moments_o
 from planq.api.jobs.routes.jobs import cancel_job, get_job, pause_job, resume_job, run_again, settle_step
 from planq.api.jobs.routes.outputs import get_artifact, get_output, list_artifacts
 from planq.api.operations.routes import get_model_calls, get_why
-from planq.api.page.fields import content_of, fields_in, json_in
+from planq.api.page.fields import content_of, json_in, with_fields
 from planq.api.page.rendering import page, page_url
 from planq.api.page.route import body_of, fields_of, page_router, reads, seen, values_of
 from planq.api.page.trees import SHOWN_NODES, Table, table_of
@@ -319,7 +320,7 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
         planned=_planned(job),
         called=called[:_MOST_CALLS],
         uncalled=max(0, len(called) - _MOST_CALLS),
-        questions=await _questions(services, who, job),
+        questions=await questions_of(services, who, job),
         acts=_acts(job),
         is_live=not JobStatus(job["status"]).is_terminal,
     )
@@ -410,15 +411,12 @@ def _planned(job: dict[str, Any]) -> dict[int, Any]:
     return found
 
 
-async def _questions(services: Services, who: Caller, job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what the job asks a person, each with the fields of its form."""
+async def questions_of(services: Services, who: Caller, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the open questions of a job, each with the fields of its form."""
     found = []
     for one in job["open_questions"]:
-        try:
-            question = values_of(await get_question(one["id"], services, who))
-        except NotFound:
-            continue
-        found.append({**question, "fields": fields_in(question["schema"], is_secret=question["is_secret"])})
+        with contextlib.suppress(NotFound):
+            found.append(with_fields(values_of(await get_question(one["id"], services, who))))
     return found
 
 

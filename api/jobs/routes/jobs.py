@@ -25,7 +25,7 @@ from planq.api.deps import (
     strict_router,
 )
 from planq.api.documents import fork_preview, job_document, job_summary, new_job_document, steps_document
-from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses, json_bytes
+from planq.api.http.exchange import HttpRefusal, JsonResponse, accepted_response, error_responses, json_bytes
 from planq.api.http.ids import CursorQuery, Limit, cursor_of, id_of_cursor, job_id_of
 from planq.api.intake.filters import filter_of, query_parameters
 from planq.api.intake.plan_checks import submission_warnings
@@ -62,16 +62,11 @@ PreferHeader = Annotated[
     str | None,
     Header(alias="Prefer", description="`wait=30` (RFC 7240) does what the query `wait` does; that one goes first."),
 ]
-ACCEPTED: dict[str, Any] = {
-    "description": "The job is stored and will run; the same Idempotency-Key and body give the same job.",
-    "headers": {
-        "Location": {"description": "Where to look at the job.", "schema": {"type": "string"}},
-        "Idempotency-Replayed": {
-            "description": "`true` when the job was submitted before under this key.",
-            "schema": {"type": "string", "enum": ["true"]},
-        },
-    },
-}
+ACCEPTED = accepted_response(
+    "The job is stored and will run; the same Idempotency-Key and body give the same job.",
+    "Where to look at the job.",
+    "`true` when the job was submitted before under this key.",
+)
 """How a job that was accepted is answered, for `/openapi.json`."""
 
 
