@@ -14,12 +14,13 @@ from planq.api.deps import Services, Use
 from planq.api.jobs.page.listing import FORM_NAMES, fields_given, filter_given
 from planq.api.page.fields import json_in
 from planq.api.page.rendering import page
-from planq.api.page.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
+from planq.api.page.route import add_acts, body_of, fields_of, json_request, page_router, reads, seen, values_of
 from planq.api.page.words import bars_of
 from planq.shared.platform.errors import PlanqError
 from planq.shared.subjects.jobs.selection import FILTER_FIELDS, JobAct
 
 action_page_routes = page_router()
+add_acts(action_page_routes, "/job-actions/{action_id}", cancel=cancel_action)
 
 _SHOWN = 20
 
@@ -66,13 +67,6 @@ async def show_action(request: Request, action_id: str, services: Use, who: Who)
     """Show how far an action is."""
     action = values_of(await get_action(action_id, services, who))
     return page(request, "action.html", action=action, bars=_bars(action), is_over=action["finished_at"] is not None)
-
-
-@action_page_routes.post("/ui/job-actions/{action_id}/cancel")
-async def post_stop(action_id: str, services: Use, who: Who) -> Response:
-    """Change no further job."""
-    await cancel_action(action_id, services, who)
-    return seen(f"/job-actions/{action_id}")
 
 
 async def _counted(request: Request, services: Services, who: Caller, given: dict[str, str]) -> dict[str, Any]:

@@ -39,13 +39,14 @@ from planq.api.http.exchange import HttpRefusal
 from planq.api.http.ids import CursorQuery
 from planq.api.page.fields import json_in
 from planq.api.page.rendering import page
-from planq.api.page.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
+from planq.api.page.route import add_acts, body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
 from planq.api.page.words import bars_of, line
 from planq.shared.kernel.states import Priority
 from planq.shared.platform.computing import off_loop
 from planq.shared.platform.errors import InvalidRequest
 
 batch_page_routes = page_router()
+add_acts(batch_page_routes, "/batches/{batch_id}", cancel=cancel_batch, pause=pause_batch, retry=retry_batch)
 
 _MOST = 50
 _READ_AT_ONCE = 256 * 1024
@@ -143,18 +144,6 @@ def _as_file(answer: Response, name: str) -> Response:
     return answer
 
 
-@batch_page_routes.post("/ui/batches/{batch_id}/cancel")
-async def post_cancel_of_batch(batch_id: str, services: Use, who: Who) -> Response:
-    await cancel_batch(batch_id, services, who)
-    return seen(f"/batches/{batch_id}")
-
-
-@batch_page_routes.post("/ui/batches/{batch_id}/pause")
-async def post_pause_of_batch(batch_id: str, services: Use, who: Who) -> Response:
-    await pause_batch(batch_id, services, who)
-    return seen(f"/batches/{batch_id}")
-
-
 @batch_page_routes.post("/ui/batches/{batch_id}/resume")
 async def post_resume_of_batch(request: Request, batch_id: str, services: Use, who: Who) -> Response:
     """Let a paused batch go on; a limit that was filled in replaces that of its budget, also while it runs."""
@@ -171,12 +160,6 @@ def _number(name: str, text: str) -> Any:
         return json_in(text, name)
     except HttpRefusal:
         return text
-
-
-@batch_page_routes.post("/ui/batches/{batch_id}/retry")
-async def post_retry_of_batch(batch_id: str, services: Use, who: Who) -> Response:
-    await retry_batch(batch_id, services, who)
-    return seen(f"/batches/{batch_id}")
 
 
 def _bars(batch: dict[str, Any]) -> list[dict[str, Any]]:

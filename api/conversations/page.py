@@ -32,7 +32,7 @@ from planq.api.jobs.page.listing import submitted
 from planq.api.jobs.routes.jobs import get_job
 from planq.api.operations.routes import get_why
 from planq.api.page.rendering import is_open, page
-from planq.api.page.route import body_of, fields_of, json_request, page_router, seen, values_of
+from planq.api.page.route import add_acts, body_of, fields_of, json_request, page_router, seen, values_of
 from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus
 from planq.shared.kernel.states import JobStatus, Strategy
 from planq.shared.platform.errors import NotFound
@@ -95,6 +95,7 @@ def _called(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 conversation_page_routes = page_router()
+add_acts(conversation_page_routes, "/conversations/{conversation_id}", erase=erase_conversation)
 
 ROWS = 60
 """So many rows of a conversation stand on a page; an agent that calls much has a few turns there."""
@@ -274,12 +275,6 @@ async def conversation_page(
         may_erase=not opening_of("DELETE", "/conversations/x").scopes.isdisjoint(who.scopes),
         sees_jobs=is_open(who, "/jobs/x"),
     )
-
-
-@conversation_page_routes.post("/ui/conversations/{conversation_id}/erase")
-async def post_erasure(conversation_id: str, services: Use, who: Who) -> Response:
-    await erase_conversation(conversation_id, services, who)
-    return seen(f"/conversations/{conversation_id}")
 
 
 @conversation_page_routes.post("/ui/conversations/{conversation_id}/close")

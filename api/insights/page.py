@@ -20,12 +20,13 @@ from planq.api.insights.routes import (
     retire_insight,
 )
 from planq.api.page.rendering import page
-from planq.api.page.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.route import add_acts, body_of, fields_of, page_router, seen, values_of
 from planq.api.page.words import cost
 from planq.shared.subjects.insights.report import Usefulness
 from planq.shared.subjects.insights.rules import InsightKind
 
 insight_page_routes = page_router()
+add_acts(insight_page_routes, "/insights/{insight_id}", retire=retire_insight)
 
 _PAGE = 30
 _KINDS = {str(kind): str(kind).capitalize() for kind in InsightKind}
@@ -112,12 +113,6 @@ async def insight_page(request: Request, insight_id: str, services: Use, who: Wh
 async def post_change_of_insight(request: Request, insight_id: str, services: Use, who: Who) -> Response:
     change = await body_of(InsightChange, {name: value == "yes" for name, value in fields_of(request).items()})
     await change_insight(insight_id, change, services, who)
-    return seen(f"/insights/{insight_id}")
-
-
-@insight_page_routes.post("/ui/insights/{insight_id}/retire")
-async def post_retirement(insight_id: str, services: Use, who: Who) -> Response:
-    await retire_insight(insight_id, services, who)
     return seen(f"/insights/{insight_id}")
 
 

@@ -26,7 +26,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Scope
 
 from planq.api.access.guard import LOGIN
-from planq.api.access.scopes import LOCAL, Caller
+from planq.api.access.scopes import LOCAL, Caller, Who
 from planq.api.access.sessions import UI
 from planq.api.deps import Services, Use, check_query, query_names
 from planq.api.http.exchange import HttpRefusal, check_fields, error_response, json_bytes
@@ -46,6 +46,20 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 def page_router() -> APIRouter:
     return APIRouter(route_class=_PageRoute, include_in_schema=False)
+
+
+def add_acts(router: APIRouter, place: str, **routes: Callable[..., Coroutine[Any, Any, Response]]) -> None:
+    """Add a form for each of these routes of the API, which take the id in `place`, and lead back to that page."""
+    for name, route in routes.items():
+        router.add_api_route(f"{UI}{place}/{name}", _act(place, route), methods=["POST"])
+
+
+def _act(place: str, route: Callable[..., Coroutine[Any, Any, Response]]) -> Callable[..., Any]:
+    async def act(request: Request, services: Use, who: Who) -> Response:
+        await route(*request.path_params.values(), services, who)
+        return seen(place.format(**request.path_params))
+
+    return act
 
 
 _READS = "planq_reads"

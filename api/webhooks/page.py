@@ -12,7 +12,7 @@ from starlette.responses import Response
 from planq.api.access.scopes import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.page.rendering import page
-from planq.api.page.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.route import add_acts, body_of, fields_of, page_router, seen, values_of
 from planq.api.webhooks.routes import (
     EndpointChange,
     EndpointRequest,
@@ -30,6 +30,7 @@ from planq.api.webhooks.routes import (
 from planq.shared.subjects.webhooks.rules import EVENT_NAMES, DeliveryStatus
 
 webhook_page_routes = page_router()
+add_acts(webhook_page_routes, "/deliveries/{delivery_id}", redeliver=redeliver_delivery)
 
 _PAGE = 30
 _EVENT = "event."
@@ -125,9 +126,3 @@ async def deliveries_page(
 async def show_delivery(request: Request, delivery_id: str, services: Use, who: Who) -> Response:
     delivery = values_of(await get_delivery(delivery_id, services, who))
     return page(request, "delivery.html", delivery=delivery, states=_SHOWN)
-
-
-@webhook_page_routes.post("/ui/deliveries/{delivery_id}/redeliver")
-async def post_redelivery(delivery_id: str, services: Use, who: Who) -> Response:
-    await redeliver_delivery(delivery_id, services, who)
-    return seen(f"/deliveries/{delivery_id}")

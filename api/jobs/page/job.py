@@ -26,7 +26,7 @@ from planq.api.jobs.routes.outputs import get_artifact, get_output, list_artifac
 from planq.api.operations.routes import get_model_calls, get_why
 from planq.api.page.fields import content_of, json_in, with_fields
 from planq.api.page.rendering import page, page_url
-from planq.api.page.route import body_of, fields_of, page_router, reads, seen, values_of
+from planq.api.page.route import add_acts, body_of, fields_of, page_router, reads, seen, values_of
 from planq.api.page.trees import SHOWN_NODES, Table, table_of
 from planq.api.page.words import job_state
 from planq.api.questions.routes import answer_question, get_question
@@ -63,6 +63,7 @@ def first_error(job: dict[str, Any]) -> dict[str, Any] | None:
 
 
 job_page_routes = page_router()
+add_acts(job_page_routes, "/jobs/{job_id}", cancel=cancel_job, pause=pause_job)
 
 MOST_SHOWN = 6
 """So many artifacts of a job stand on its page as what they are; all others as links."""
@@ -435,20 +436,6 @@ def _acts(job: dict[str, Any]) -> dict[str, bool]:
 
 PAGE_CHANNEL = "web"
 """Over what answers come that are given on a page."""
-
-
-@job_page_routes.post("/ui/jobs/{job_id}/cancel")
-async def post_cancel(job_id: str, services: Use, who: Who) -> Response:
-    """Cancel a job."""
-    await cancel_job(job_id, services, who)
-    return seen(f"/jobs/{job_id}")
-
-
-@job_page_routes.post("/ui/jobs/{job_id}/pause")
-async def post_pause(job_id: str, services: Use, who: Who) -> Response:
-    """Begin nothing more of a job."""
-    await pause_job(job_id, services, who)
-    return seen(f"/jobs/{job_id}")
 
 
 @job_page_routes.post("/ui/jobs/{job_id}/resume")
