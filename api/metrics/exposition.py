@@ -13,6 +13,7 @@ import contextlib
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from itertools import accumulate
 from time import monotonic
 from typing import Any, NamedTuple
@@ -248,56 +249,33 @@ class Metrics:
         self._process = new_id()
         self._scraped_at: float | None = None
         self._has_report = False
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        self._requests = Counter(
-            "planq_http_requests_total", "Requests answered.", ("method", "route", "status"), registry=self.registry
-        )
+        self._counted: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        labels = ("method", "route", "status")
+        self._requests = Counter("planq_http_requests_total", "Requests answered.", labels, registry=registry)
         self._updates = Counter(
             "planq_channel_updates_total",
             "What chats have posted, by what it meant: a message, an answer by a button, a move, or nothing.",
             ("channel", "meaning"),
-            registry=self.registry,
+            registry=registry,
         )
-        self._seconds = Histogram(
-            "planq_http_request_seconds",
-            "Time to answer, without the time a client chose to wait for a job, or follows events.",
-            ("method", "route"),
-            registry=self.registry,
-        )
-        waiting = Gauge("planq_waiting_clients", "Clients that wait for a job.", registry=self.registry)
-        waiting.set_function(lambda: len(waiters))
-        following = Gauge("planq_open_streams", "Clients that follow events.", registry=self.registry)
-        following.set_function(lambda: len(streams))
-        self._counted: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}
-        self._database = Gauge("planq_database_up", "1 when the database answered.", registry=self.registry)
-        self._jobs = Gauge("planq_unfinished_jobs", "Unfinished jobs.", ("status",), registry=self.registry)
-        self._steps = Gauge(
-            "planq_unfinished_steps", "Unfinished steps of unfinished jobs.", ("status",), registry=self.registry
-        )
-        self._workers = Gauge("planq_live_workers", "Workers alive.", ("pool",), registry=self.registry)
-        self._deliveries = Gauge(
-            "planq_unfinished_deliveries",
-            "Deliveries of webhooks that wait, or are being sent.",
-            ("status",),
-            registry=self.registry,
-        )
-        self._bulk = Gauge(
-            "planq_bulk_jobs",
-            "Bulk jobs that are unfinished, and how many may be.",
-            ("count",),
-            registry=self.registry,
-        )
-        self._reports = Gauge(
-            "planq_reports_fleet",
-            "1 where this process reports what counts for the whole installation; 0 where another one does.",
-            registry=self.registry,
-        )
-        self._held = Gauge(
-            "planq_events_held_seconds",
-            "For how long the oldest event is held back from streams, by an open transaction of the server.",
-            registry=self.registry,
-        )
+        text = "Time to answer, without the time a client chose to wait for a job, or follows events."
+        self._seconds = Histogram("planq_http_request_seconds", text, ("method", "route"), registry=registry)
+        gauge("planq_waiting_clients", "Clients that wait for a job.").set_function(lambda: len(waiters))
+        gauge("planq_open_streams", "Clients that follow events.").set_function(lambda: len(streams))
+        self._database = gauge("planq_database_up", "1 when the database answered.")
+        self._jobs = gauge("planq_unfinished_jobs", "Unfinished jobs.", ("status",))
+        self._steps = gauge("planq_unfinished_steps", "Unfinished steps of unfinished jobs.", ("status",))
+        self._workers = gauge("planq_live_workers", "Workers alive.", ("pool",))
+        text = "Deliveries of webhooks that wait, or are being sent."
+        self._deliveries = gauge("planq_unfinished_deliveries", text, ("status",))
+        self._bulk = gauge("planq_bulk_jobs", "Bulk jobs that are unfinished, and how many may be.", ("count",))
+        text = "1 where this process reports what counts for the whole installation; 0 where another one does."
+        self._reports = gauge("planq_reports_fleet", text)
+        text = "For how long the oldest event is held back from streams, by an open transaction of the server."
+        self._held = gauge("planq_events_held_seconds", text)
         self._fleet = FleetCollector()
         self.registry.register(self._fleet)
 

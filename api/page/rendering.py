@@ -50,29 +50,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals.update(
-        url=page_url,
-        asset=asset_url,
-        job_state=words.job_state,
-        batch_state=words.batch_state,
-        step_state=words.step_state,
-        took=words.took,
-        status_state=words.status_state,
-        tree=tree,
-        marks_of=marks_of,
-    )
-    templates.filters.update(
-        inert=words.inert,
-        line=words.line,
-        pretty=words.pretty,
-        when=words.when,
-        age=words.age,
-        cost=words.cost,
-        size=words.size,
-        dollars=words.dollars,
-        seconds=shown_seconds,
-        markdown=words.markdown,
-    )
+    shown = (words.job_state, words.batch_state, words.step_state, words.status_state, words.took, tree, marks_of)
+    templates.globals.update({one.__name__: one for one in shown}, url=page_url, asset=asset_url)
+    texts = (words.inert, words.line, words.pretty, words.when, words.age, words.cost, words.size, words.dollars)
+    templates.filters.update({one.__name__: one for one in (*texts, words.markdown)}, seconds=shown_seconds)
     return templates
 
 
