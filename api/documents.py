@@ -45,17 +45,14 @@ def _document(row: Row, steps: Sequence[_Document]) -> _Document:
         output_ref=_last_output(row, steps),
         children=row["children"] or [],
         tree_usage=_tree_usage(row),
-        warnings=_warnings(row),
+        warnings=[job_warning(one["kind"], one["data"]) for one in row["warnings"] or ()],
         retry=_retry(row),
-        parts=_parts(row),
+        parts=[part.document() for part in parts_of(decoded(row["parts"]))] if row["parts"] is not None else [],
     )
 
 
-def _parts(row: Row) -> list[_Document]:
-    return [] if row["parts"] is None else [part.document() for part in parts_of(_decoded(row["parts"]))]
-
-
-def _decoded(stored: Any) -> Any:
+def decoded(stored: Any) -> Any:
+    """Return the value of stored JSON, decoded if it is still a text."""
     return decode_stored(stored.body) if isinstance(stored, JsonText) else stored
 
 
@@ -105,40 +102,25 @@ def _retry(row: Row) -> _Document | None:
     }
 
 
-def _warnings(row: Row) -> list[_Document]:
-    return [job_warning(one["kind"], one["data"]) for one in row["warnings"] or ()]
-
-
-def _incomplete(row: Row) -> _Document | None:
-    if row["outcome"] != Outcome.INCOMPLETE:
-        return None
-    return incomplete_of(_decoded(row["error"]))
-
-
 def job_summary(row: Row) -> _Document:
     return JobSummary.of(row, **_made_of(row))
 
 
 def _made_of(row: Row) -> _Document:
     """Return the fields of a `JobSummary` that are no columns."""
+    parent = {"job_id": row["parent_job_id"], "step_index": row["parent_step_index"]}
+    agent = {"name": row["agent_name"], "version": row["agent_version"]}
+    time_runs_out = row["paused_at"] is None and row["status"] not in TERMINAL_JOB
     return {
         "id": str(row["id"]),
-        "incomplete": _incomplete(row),
+        "incomplete": incomplete_of(decoded(row["error"])) if row["outcome"] == Outcome.INCOMPLETE else None,
         "usage": UsageDocument.of(row),
-        "expires_at": row["expires_at"] if _time_runs_out(row) else None,
+        "expires_at": row["expires_at"] if time_runs_out else None,
         "user": row["user_id"] or None,
-        "agent": (
-            None if row["agent_name"] is None else {"name": row["agent_name"], "version": row["agent_version"]}
-        ),
-        "parent": _parent(row),
+        "agent": None if row["agent_name"] is None else agent,
+        "parent": None if row["parent_job_id"] is None else parent,
         "open_questions": row["open_questions"] or [],
     }
-
-
-def _parent(row: Row) -> _Document | None:
-    if row["parent_job_id"] is None:
-        return None
-    return {"job_id": row["parent_job_id"], "step_index": row["parent_step_index"]}
 
 
 def new_job_document(submission: Submission, created_at: datetime) -> _Document:
@@ -161,7 +143,7 @@ _NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("answer", "preview", "error", "outcome", "cost_usd", "started_at", "finished_at", "paused_at")),
     **dict.fromkeys(("plan_errors", "output", "chained", "children", "used_below", "warnings")),
-    **dict.fromkeys(("parent_job_id", "stage_retry")),
+    **dict.fromkeys(("parent_job_id", "parent_step_index", "stage_retry")),
     **dict.fromkeys(("conversation_id", "open_questions", "batch_id", "batch_line", "custom_id", "stop_reason")),
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth", "round"), 0),
     **dict.fromkeys(("cache_read_tokens", "cache_write_tokens"), 0),
@@ -184,10 +166,6 @@ def fork_preview(
 
 def _origin(job_id: UUID | str, index: int) -> _Document:
     return {"job_id": job_id, "index": index}
-
-
-def _time_runs_out(row: Mapping[str, Any]) -> bool:
-    return row["paused_at"] is None and row["status"] not in TERMINAL_JOB
 
 
 def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:

@@ -234,7 +234,7 @@ def _text_or_list(value: Any) -> Any:
 class JobRequest(RequestBody):
     """A request that becomes a job. `input` may be left out only where `plan` is given."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_SOMETHING_TO_DO)
+    model_config = ConfigDict(json_schema_extra=_SOMETHING_TO_DO)
 
     input: Annotated[Any, BeforeValidator(_text_or_list), WithJsonSchema(_INPUT_SCHEMA)] = None
     strategy: Annotated[str | None, WithJsonSchema(_OPTIONAL_STRATEGY_SCHEMA)] = None
@@ -503,8 +503,6 @@ class RoundDocument(Answer):
 
 class QuestionDocument(Answer):
     """A question to a person, and its answer once there is one."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     id: Id
     job_id: Id

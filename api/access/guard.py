@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planq.api.access.scopes import CALLER, Access, admitted
-from planq.api.access.sessions import SESSION, UI, PageSession, Sessions, cookie_of, is_page
+from planq.api.access.sessions import SESSION, UI, Sessions, cookie_of, is_page
 from planq.api.http import bounds
 from planq.api.http.exchange import GUARDING_FIELDS, PAGE_FIELDS, HttpRefusal, error_response
 from planq.api.http.prefix import Prefix, below_prefix
@@ -104,7 +104,8 @@ class Guard:
         if not (self._access.is_required or is_proved_there):
             _check_host(scope)
         if is_page(path):
-            session = scope[SESSION] = self._session_of(scope, fields)
+            name = self._sessions.cookie_name(below_prefix(""), is_secure=scope["scheme"] == "https")
+            session = scope[SESSION] = self._sessions.read(cookie_of(fields, name), time())
             if path not in _OPEN_PAGES and not path.startswith(OPEN_BELOW):
                 scope[CALLER] = visitor = await self._access.visitor(session)
                 # After the caller is known: the page of a refusal leads to what the key does open.
@@ -115,14 +116,11 @@ class Guard:
             scope[CALLER] = await self._access.caller(scope["method"], path, text)
         if b"origin" in fields:
             _check_origin(fields)
-        if b"idempotency-key" in fields:
-            _check_one_key(scope)
+        if b"idempotency-key" in fields and sum(name == b"idempotency-key" for name, _ in scope["headers"]) > 1:
+            message = "expected one Idempotency-Key, found several; send one of them"
+            raise HttpRefusal(400, "invalid_idempotency_key", message)
         if scope["method"] in _BODY_METHODS or b"content-length" in fields:
             self._check_body(scope["method"], path, fields)
-
-    def _session_of(self, scope: Scope, fields: Fields) -> PageSession | None:
-        name = self._sessions.cookie_name(below_prefix(""), is_secure=scope["scheme"] == "https")
-        return self._sessions.read(cookie_of(fields, name), time())
 
     def _asks_for_key(self, path: str, fields: Fields) -> bool:
         if path == STATUS:
@@ -299,13 +297,6 @@ def _check_host(scope: Scope) -> None:
             "misdirected",
             f"expected the host localhost, 127.0.0.1 or [::1], found {capped(host, 100)!r}; "
             "an API that other names may reach needs PLANQ_API_KEYS, or PLANQ_REQUIRE_KEYS=true",
-        )
-
-
-def _check_one_key(scope: Scope) -> None:
-    if sum(name == b"idempotency-key" for name, _ in scope["headers"]) > 1:
-        raise HttpRefusal(
-            400, "invalid_idempotency_key", "expected one Idempotency-Key, found several; send one of them"
         )
 
 

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import monotonic, time
-from typing import Protocol
 
 from planq.api.http.exchange import HttpRefusal
 from planq.shared.broker.celery_config import is_redis
@@ -39,22 +38,8 @@ _SHARE = 100
 """A lease holds for so long, and is at most one part in so many of the places that were free."""
 
 
-class Windows(Protocol):
-    """Where the windows of all processes lie. Every method raises `Unavailable` where that does not answer."""
-
-    title: str
-    at_once: int
-    """How many calls of `check` may be under way."""
-    has_leases: bool
-    """Whether `check` takes requests for several messages."""
-
-    async def check(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict]:
-        """Let each message in and count it, or refuse it; in their order."""
-        ...
-
-    async def ping(self) -> None: ...
-
-    async def close(self) -> None: ...
+Windows = ValkeyWindows | PostgresWindows
+"""The counters that all processes share. Every method raises `Unavailable` if the server does not answer."""
 
 
 def open_windows(settings: Settings, database: Database) -> Windows:

@@ -173,7 +173,11 @@ class Access:
         found = self._known.peek(digest)
         if found is None:
             if not is_key(key):
-                raise _malformed(key)
+                if is_meant_as_key(key):
+                    raise Unauthorized("the API key is damaged: its checksum does not fit; copy it again, whole")
+                raise Unauthorized(
+                    "the API key is not known; expected one that begins with planq_, or one of PLANQ_API_KEYS"
+                )
             found = await self._known.find(digest)
         return caller_by(found)
 
@@ -240,12 +244,6 @@ def _key_in(authorization: str | None) -> str:
     if not key:
         raise Unauthorized(f"{_HOW}, found an empty key")
     return key
-
-
-def _malformed(key: str) -> Unauthorized:
-    if is_meant_as_key(key):
-        return Unauthorized("the API key is damaged: its checksum does not fit; copy it again, whole")
-    return Unauthorized("the API key is not known; expected one that begins with planq_, or one of PLANQ_API_KEYS")
 
 
 def _insufficient(caller: Caller, needed: frozenset[KeyScope]) -> HttpRefusal:

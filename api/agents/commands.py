@@ -128,16 +128,11 @@ def _apply(client: CommandClient, paths: list[Path], *, as_json: bool) -> list[d
                 "warnings": stored.get("warnings") or [],
             }
         )
+    stored_now = {("agent_missing", one["name"]) for one in applied if one["kind"] == "agent"}
     for kept in applied:
-        kept["warnings"] = [warning for warning in kept["warnings"] if not _came_with(warning, applied)]
+        found = kept["warnings"]
+        kept["warnings"] = [warning for warning in found if (warning["code"], warning.get("name")) not in stored_now]
     return applied
-
-
-def _came_with(warning: dict[str, Any], applied: list[dict[str, Any]]) -> bool:
-    """Return whether the agent that was missing has been stored since, by the same command."""
-    return warning["code"] == "agent_missing" and warning["name"] in {
-        one["name"] for one in applied if one["kind"] == "agent"
-    }
 
 
 def _agent_row(agent: dict[str, Any]) -> list[str]:

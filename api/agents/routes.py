@@ -153,7 +153,10 @@ async def store_agent(request: Request, agent_id: NamePath, services: Use, who: 
         decode_body(body, is_unique=False)  # says better what is wrong with JSON that is none
     # Reading YAML with its lines takes seconds for the largest documents: meanwhile the loop serves others.
     document = await off_loop(parse_agent, body)
-    _check_name(document.name, agent_id, "the document")
+    if document.name != agent_id:
+        names = f"the document names itself {document.name!r:.100}, the path names {agent_id!r:.100}"
+        message = f"{names}; expected the same"
+        raise InvalidRequest(message, errors=[Defect("/name", "", message).of_document()])
     content = json_text(document.to_json())
     block = document.loop_block()
     kept = await services.agents.put(
@@ -245,9 +248,3 @@ def _after(cursor: str | None) -> str:
     if cursor is not None and not AGENT_NAME.fullmatch(cursor):
         raise no_cursor()
     return cursor or ""
-
-
-def _check_name(found: str, expected: str, what: str) -> None:
-    if found != expected:
-        message = f"{what} names itself {found!r:.100}, the path names {expected!r:.100}; expected the same"
-        raise InvalidRequest(message, errors=[Defect("/name", "", message).of_document()])

@@ -173,7 +173,11 @@ def ask_resume(client: CommandClient, batch_id: BatchId, budget: _Budget = None,
 def show_batches(client: CommandClient, limit: AtMost = 100, as_json: AsJson = False) -> None:
     """List batches, newest first."""
     page = client.pages("batches", most=limit)
-    print_list(page, _row, "there are no batches", as_json=as_json)
+
+    def row(batch: Json) -> list[str]:
+        return [batch["id"], shown_batch_status(batch), _ended(batch), as_line(batch["name"], 60)]
+
+    print_list(page, row, "there are no batches", as_json=as_json)
 
 
 def shown_batch_status(batch: Json) -> str:
@@ -193,10 +197,6 @@ def summary(batch: Json) -> str:
     if counts.get("deferred"):  # an older API has none
         counted.append(f"{counts['deferred']} at the provider")
     return f"{shown_batch_status(batch)}: {', '.join([f'{_ended(batch)} lines', *counted, *cost])}"
-
-
-def _row(batch: Json) -> list[str]:
-    return [batch["id"], shown_batch_status(batch), _ended(batch), as_line(batch["name"], 60)]
 
 
 _ESTIMATED = ("least_cost_usd", "most_cost_usd")

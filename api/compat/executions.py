@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +16,7 @@ from starlette.responses import Response
 from planq.api.access.scopes import Who, caller_of
 from planq.api.agents.routes import NamePath
 from planq.api.deps import KeyHeader, TraceHeader, Use, WaitQuery, strict_router
-from planq.api.documents import job_document
+from planq.api.documents import decoded, job_document
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.intake.messages import TurnSubmissions
@@ -38,6 +38,7 @@ from planq.api.schemas import (
     Metadata,
     OpenQuestion,
     OutputReference,
+    RequestBody,
     RetryDocument,
     StepReference,
     Time,
@@ -51,8 +52,6 @@ from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.kernel.states import JobStatus, Outcome, StopReason
 from planq.shared.platform.errors import AGENT_TIMEOUTS, InvalidRequest, NotFound, TimedOut
-from planq.shared.platform.values.decoding import decode_stored
-from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.jobs.job_view import JobView
 
 execution_routes = strict_router("agents")
@@ -67,10 +66,10 @@ _SOMETHING_TO_DO: JsonDict = {
 """Which fields of an execution's request go together, for `/openapi.json`."""
 
 
-class ExecutionRequest(BaseModel):
+class ExecutionRequest(RequestBody):
     """What an agent is asked: `action`, `prompt`, or both."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_SOMETHING_TO_DO)
+    model_config = ConfigDict(json_schema_extra=_SOMETHING_TO_DO)
 
     action: str | None = Field(None, description="One of the agent's actions.")
     prompt: str | None = Field(
@@ -276,7 +275,7 @@ def _agent_error(stored: Any) -> Any:
     """Return the error of an agent's job as its caller sees it, with the job's own code as `cause`."""
     if stored is None:
         return None
-    error = decode_stored(stored.body) if isinstance(stored, JsonText) else stored
+    error = decoded(stored)
     if (code := error["code"]) not in AGENT_TIMEOUTS or code == TimedOut.code:
         return stored
     return {**error, "code": TimedOut.code, "details": {**(error.get("details") or {}), "cause": code}}

@@ -50,13 +50,8 @@ def turns_in(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if row["turn"] is not None:
             turn["at"] = row["turn"]
         _add(turn, row)
-    ended = [turn for turn in found.values() if turn["at"] is not None]
-    return [*sorted(ended, key=_place), *(turn for turn in found.values() if turn["at"] is None)]
-
-
-def _place(turn: Mapping[str, Any]) -> int:
-    place: int = turn["at"]
-    return place
+    last = float("inf")
+    return sorted(found.values(), key=lambda turn: last if turn["at"] is None else float(turn["at"]))
 
 
 def _add(turn: dict[str, Any], row: Mapping[str, Any]) -> None:

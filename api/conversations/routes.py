@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from planq.api.access.scopes import Who
@@ -112,10 +112,8 @@ class JobMessages(Answer):
     items: list[ConversationMessage]
 
 
-class ConversationChange(BaseModel):
+class ConversationChange(RequestBody):
     """What to change; an absent field stays as it is."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     policy: _Policy = Field(default=None, description="Null: as the tenant's configuration says.")
     agent: _Agent = Field(default=None, description="`name` or `name@version`; null: as channel or tenant says.")

@@ -11,7 +11,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.scopes import Caller, Who
+from planq.api.access.scopes import Who
 from planq.api.costs.routes import get_costs
 from planq.api.deps import Use
 from planq.api.page.rendering import is_open, page, page_url
@@ -63,27 +63,25 @@ async def costs_page(
     chosen |= {"tenant": tenant, "agent": agent, "model": model}
     shown = measure if measure in _MEASURES else "cost" if report["total"]["cost_usd"] else "tokens"
     rows = _rows(report["items"], shown, chosen, found)
+    sees_all = is_open(who, "/tenants")
+    is_unpriced = shown == "cost" and rows and all(one["cost_usd"] is None for one in rows)
     return page(
         request,
         "costs.html",
         report=report,
         chosen={**chosen, "measure": shown},
         measures=_MEASURES,
-        kinds=_kinds(who),
-        sees_all=is_open(who, "/tenants"),
+        kinds=[str(one) for one in CostBy if sees_all or one is not CostBy.TENANT],
+        sees_all=sees_all,
         rows=rows[::-1] if found is CostBy.DAY else rows,
         bars=_bars(report, shown) if found is CostBy.DAY else None,
-        most=None if _is_unknown(report, shown) else max((row["amount"] for row in rows), default=0),
+        most=None if is_unpriced else max((row["amount"] for row in rows), default=0),
         left_out=[
             {"name": name, "value": chosen[name], "href": _address({**chosen, name: ""}, shown)}
             for name in ("tenant", "agent", "model")
             if chosen[name]
         ],
     )
-
-
-def _kinds(who: Caller) -> Sequence[str]:
-    return [str(one) for one in CostBy if one is not CostBy.TENANT or is_open(who, "/tenants")]
 
 
 def _day(text: str) -> date | None:
@@ -99,10 +97,6 @@ def _amount(sums: Mapping[str, Any], measure: str) -> float:
     if measure == "tokens":
         return float(sums["input_tokens"] + sums["output_tokens"])
     return float(sums["calls"] if measure == "calls" else sums["cost_usd"] or 0)
-
-
-def _is_unknown(report: Mapping[str, Any], measure: str) -> bool:
-    return measure == "cost" and bool(report["items"]) and all(one["cost_usd"] is None for one in report["items"])
 
 
 def _rows(

@@ -47,7 +47,9 @@ def show_insight(client: CommandClient, insight_id: _Id, as_json: AsJson = False
     if found["reflection"]:
         out.print(f"a model adds: {as_line(found['reflection'], 1_000)}")
     print_columns([_row(found)[:-1]])
-    print_columns([[one["seen_at"], one["job_id"], _place(one)] for one in found["sources"]])
+    for one in found["sources"]:
+        one["place"] = "" if one["step_index"] is None else f"step {one['step_index']}"
+    print_columns([[one["seen_at"], one["job_id"], one["place"]] for one in found["sources"]])
 
 
 @api_command
@@ -106,10 +108,6 @@ def _row(insight: dict[str, Any]) -> list[str]:
     state = "retired" if insight["retired_at"] else "pinned" if insight["is_pinned"] else ""
     counts = f"seen {insight['seen']}, against {insight['against']}"
     return [insight["id"], insight["kind"], counts, state, as_line(insight["lesson"], 160)]
-
-
-def _place(source: dict[str, Any]) -> str:
-    return "" if source["step_index"] is None else f"step {source['step_index']}"
 
 
 def _interval(one: dict[str, float] | None) -> str:

@@ -15,14 +15,13 @@ from uuid import UUID
 
 from pydantic import Field
 
+from planq.api.documents import decoded
 from planq.api.http.prefix import below_prefix
 from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, PageDocument, RequestBody, Time
 from planq.shared.agentic.plan.document import WHOLE
 from planq.shared.agentic.rounds.guide import GUIDE_SOURCE
 from planq.shared.kernel.states import TERMINAL_STEP, JobStatus, StepKind, StepStatus, StopReason, Strategy
 from planq.shared.platform.errors import NotFound, capped
-from planq.shared.platform.values.decoding import decode_stored
-from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.conversations.rules import user_message_for_step
 from planq.shared.subjects.jobs.job_view import JobView
 
@@ -222,8 +221,7 @@ def _plan_body(view: JobView) -> Mapping[str, Any] | None:
     row = view.row
     if row["plan_body"] is None or not Strategy(row["strategy"]).begins_with_plan:
         return None
-    stored = row["plan_body"]
-    found = decode_stored(stored.body) if isinstance(stored, JsonText) else stored
+    found = decoded(row["plan_body"])
     return found if isinstance(found, Mapping) else None
 
 

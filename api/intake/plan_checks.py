@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
+from planq.api.documents import decoded
 from planq.api.http.exchange import MAX_DEFECTS, left_out
 from planq.shared.agentic.agents.orchestration import agent_defects, agents_of
 from planq.shared.agentic.orchestration.compiling import Compiled, compile_orchestration
@@ -37,7 +38,6 @@ from planq.shared.agentic.tools.names import resolve_name, suggestion
 from planq.shared.kernel.limits import Limits
 from planq.shared.platform.computing import INLINE_CHARS, off_loop
 from planq.shared.platform.errors import InvalidRequest, PlanInvalid, capped
-from planq.shared.platform.values.decoding import decode_stored
 from planq.shared.platform.values.encoding import JsonText, is_larger
 from planq.shared.subjects.agents.store import DocumentStore
 
@@ -126,8 +126,7 @@ async def submission_warnings(plan: Mapping[str, Any] | JsonText | None) -> list
 
 
 def _warnings_of_stored(plan: Mapping[str, Any] | JsonText) -> list[dict[str, Any]]:
-    calls = (decode_stored(plan.body) if isinstance(plan, JsonText) else plan)["calls"]
-    return plan_warnings([call.get("arguments") or {} for call in calls])
+    return plan_warnings([call.get("arguments") or {} for call in decoded(plan)["calls"]])
 
 
 def plan_warnings(calls: Sequence[Mapping[str, Any]], form: PlanForm = PlanForm.CALLS) -> list[dict[str, Any]]:

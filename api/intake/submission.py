@@ -128,6 +128,8 @@ class JobBuilder:
         if body.plan is not None or body.tools is not None or body.loop is not None:
             tools, block, plan = await self._checked_by_tools(tenant_id, body, limits)
         respond = _respond(body)
+        asked = body.model_settings
+        model_settings = None if asked is None else asked.model_dump(exclude_none=True)
         budget = None if body.limits is None else body.limits.checked_budget()
         context = _context(body, bounds.MAX_INPUT_BYTES)
         callback_url = None if body.callback_url is None else callback_of(self.settings, body.callback_url)
@@ -150,7 +152,7 @@ class JobBuilder:
             input=text,
             parts=parts,
             respond=respond,
-            model_settings=_model_settings(body),
+            model_settings=model_settings or None,
             priority=Priority(body.priority or Priority.INTERACTIVE),
             budget=budget,
             plan=plan,
@@ -340,11 +342,6 @@ def _respond(request: JobRequest) -> Respond:
     if isinstance(request.plan, Mapping) and request.plan.get("on_failure") is not None:
         raise InvalidRequest(f"plan/on_failure: {why}, which is told of failures; leave it out")
     return Respond.MODEL
-
-
-def _model_settings(request: JobRequest) -> Mapping[str, Any] | None:
-    given = request.model_settings
-    return None if given is None else given.model_dump(exclude_none=True) or None
 
 
 def _context(request: JobRequest, limit: int) -> Mapping[str, str] | None:

@@ -8,14 +8,14 @@ from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from planq.api.channels.routes import ChannelList
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import MAX_PAGE, CursorQuery, Limit, cursor_of, id_of_cursor, no_cursor, page_of, uuid_of
-from planq.api.schemas import Answer, Id, PageDocument, Time
+from planq.api.schemas import Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.agentic.schema.schemas import MAX_DEPTH
 from planq.shared.platform.errors import InvalidRequest
 from planq.shared.platform.values.describe import is_deeper_than
@@ -55,20 +55,16 @@ _TenantCursor = Annotated[
 ]
 
 
-class TenantRequest(BaseModel):
+class TenantRequest(RequestBody):
     """All that is said of a tenant."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: _Name
     is_disabled: bool = Field(description="No key of it is let in; what it has begun goes on.")
     config: TenantConfig = Field(description="All of it: a field that is left out has its default.")
 
 
-class TenantChange(BaseModel):
+class TenantChange(RequestBody):
     """What is to change, as a JSON merge patch (RFC 7396): null gives a field its default, what is absent stays."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: _Name | None = None
     is_disabled: bool | None = Field(default=None, description="No key of it is let in; what it has begun goes on.")
@@ -125,13 +121,11 @@ class TenantPage(PageDocument[TenantDocument]):
     """Tenants by their ids; `next_cursor` is null on the last page."""
 
 
-class KeyRequest(BaseModel):
+class KeyRequest(RequestBody):
     """A key that is to be made."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     name: _Name = ""
-    scopes: _Scopes = ["jobs", "messages"]
+    scopes: _Scopes = Field(["jobs", "messages"])
     expires_in_days: Annotated[
         float | None, Field(gt=0.0001, le=_MOST_DAYS, description="Null for a key that never expires.")
     ] = None

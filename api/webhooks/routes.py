@@ -7,7 +7,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import Path, Query
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from planq.api.access.scopes import Who
@@ -45,8 +45,6 @@ class EndpointRequest(RequestBody):
 
 class EndpointChange(RequestBody):
     """What becomes different; what is left out, or null, stays."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     url: CallbackUrl | None = None
     events: _Events | None = None
