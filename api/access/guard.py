@@ -1,9 +1,8 @@
-"""The guard of the API: it checks host, origin, key, media type and size before anything of a request is read.
+"""The guard of the API: it checks host, origin, key, media type and size before a request is read.
 
-Without keys the API is open to this machine, and only to it: a web page must not reach it through a visitor's
-browser, neither by a name that resolves to the loopback (DNS rebinding: the Host header is checked) nor across
-origins (there are no CORS headers, a foreign Origin is refused, and bodies must be of media types that forms cannot
-send).
+Without keys, only this machine may use the API. A web page in a visitor's browser cannot: the Host header is checked
+(DNS rebinding), a foreign Origin is refused, there are no CORS headers, and forms cannot send the media types of
+bodies.
 """
 
 from __future__ import annotations
@@ -34,63 +33,49 @@ FIELDS = "planq.fields"
 """Key of the scope: the header fields of a request, as `Fields`."""
 
 IS_HEAD = "planq.is_head"
-"""Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""
+"""Key of the scope: true for HEAD. A stream without an end must then not begin."""
 
 STATUS = "/statusz"
 OPEN_PATHS = frozenset({"/healthz", "/readyz", STATUS, "/docs", "/openapi.json"})
-"""What may be asked without a key: by supervisors, and by browsers, which know no other way to give one than the page
-at `/docs` itself. The description says nothing that docs/http-*.md do not. A key may be given at `STATUS`, which says
-more to operators."""
+"""Paths that need no key: supervisors and browsers have none. `STATUS` accepts a key, and shows more to operators."""
 
-OPEN_BELOW = ("/docs/", f"{UI}/assets/")
-"""The scripts and styles of pages lie below."""
+OPEN_BELOW = ("/docs/", f"{UI}/assets/")  # scripts and styles of pages
 
 LOGIN = f"{UI}/login"
 _OPEN_PAGES = frozenset({"/", UI, LOGIN, f"{UI}/logout"})
-"""Pages that anybody may see: they show nothing of what planq knows."""
+"""Pages without a login: they show no data."""
 
 _NOT_STORED = (b"cache-control", b"no-store")
-"""What a tenant is answered no cache keeps, on its way or in a browser that others use."""
-
 _ANSWERED = (*GUARDING_FIELDS, _NOT_STORED)
 
 _FROM_CHANNELS = re.compile(rf"/webhooks/({'|'.join(kind.inbound for kind in KINDS.values())})")
-"""What systems outside post to, under whatever name they know this one: each proves its channel by a secret."""
+"""Paths to which chat systems post, under any host name; each post proves its channel by a secret."""
 
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 _MEDIA_TYPES = {"/agents/": ("application/json", "application/yaml"), "/skills/": ("text/markdown",)}
-"""What may be put below these paths; all else is JSON."""
-
 _FORM_MEDIA_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
-"""What the pages send, the last only with a file of lines. Any site could make a browser send it, so each form has a
-token (`api/page/frame/`)."""
+"""Media types of forms, the last for a file of lines. Any site can make a browser send one, so each form has a token
+(`api/page/route.py`)."""
 
-_BATCHES = "/batches"
+_BATCHES = "/batches"  # the only upload: it is streamed, so it may be long
 _BATCH_MEDIA_TYPES = ("application/jsonl", "application/x-ndjson")
-"""The one path where a file is posted: it is read as it comes, and so it may be long."""
-
-_MESSAGES = "/messages/"
-"""Bodies below this path have a limit of their own: what a person says is not long."""
-
 _OF_PLANS = frozenset({"/jobs", "/plans/validate"})
 _OF_STORED_JOBS = ("/fork", "/settle")
-"""Where a plan of thousands of calls is sent, or the output of a step, bodies may be longer than elsewhere."""
-
+"""Bodies with a plan of thousands of calls, or the output of a step, may be longer than others."""
 
 Fields = Mapping[bytes, bytes]
 """The header fields of a request by name in lower case; of several with one name the first."""
 
-
 _UNREAD_BYTES = 64 * 1024 * 1024
 _UNREAD_SECONDS = 10.0
 _UNREAD_PAUSE_SECONDS = 0.02
-"""How much of a refused request's body is read, and how long; a client that sends more loses its connection. Between
-two pieces, of up to 256 kB, others have the loop: 16 MB take 18 ms of it (2026-11), and as much of their sender."""
+"""Maximum size and time for reading the body of a refused request; a client that sends more loses its connection. The
+pause lets other requests run between two pieces."""
 
 
 class Guard:
-    """Without a key that is required, `access` lets in this machine only."""
+    """Checks each request by its headers."""
 
     def __init__(self, access: Access, sessions: Sessions, settings: Settings) -> None:
         self._access = access
@@ -98,7 +83,7 @@ class Guard:
         self._settings = settings
 
     async def check(self, scope: Scope) -> None:
-        """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
+        """Note the caller in the scope; raises `PlanqError` or `HttpRefusal` unless the headers allow the request."""
         fields, path = scope[FIELDS], scope["path"]
         is_proved_there = _FROM_CHANNELS.fullmatch(path) is not None
         if not (self._access.is_required or is_proved_there):
@@ -108,7 +93,7 @@ class Guard:
             session = scope[SESSION] = self._sessions.read(cookie_of(fields, name), time())
             if path not in _OPEN_PAGES and not path.startswith(OPEN_BELOW):
                 scope[CALLER] = visitor = await self._access.visitor(session)
-                # After the caller is known: the page of a refusal leads to what the key does open.
+                # Once the caller is known, so that the page of a refusal links to what the key opens.
                 admitted(visitor, scope["method"], path.removeprefix(UI))
         elif not is_proved_there and self._asks_for_key(path, fields) and not path.startswith(OPEN_BELOW):
             given = fields.get(b"authorization")
@@ -149,7 +134,7 @@ class Guard:
             raise HttpRefusal(415, "unsupported_media_type", f"expected Content-Type: {known}, found {found}")
 
     def limit(self, path: str) -> int:
-        """Return how many bytes the body of a request for a path may have."""
+        """Return the maximum size of a body, in bytes."""
         if path.removeprefix(UI) == _BATCHES:
             return bounds.MAX_BATCH_BYTES
         if path.removeprefix(UI) in _OF_PLANS or path.endswith(_OF_STORED_JOBS):
@@ -158,12 +143,11 @@ class Guard:
 
 
 class GuardMiddleware:
-    """ASGI middleware, the outermost of planq's: lets an HTTP request in or not, counts it, and hands it on.
+    """ASGI middleware, the outermost one: it checks and counts each request, and answers HEAD as GET without a body.
 
-    One middleware instead of several, because each costs every request a closure and a coroutine or two. What lies
-    behind it turns its own faults into problems. HEAD is answered as GET, without the body. An answer ends only when
-    the request's body has come to its end, or has had its chance to: a client that sends all before it reads would
-    else find its connection reset, in the place of the answer.
+    One middleware instead of several, because each costs a closure and a coroutine or two a request. An answer ends
+    only when the body of the request was read, within bounds: a client that sends everything before it reads would
+    find its connection reset instead of the answer.
     """
 
     def __init__(
@@ -174,7 +158,7 @@ class GuardMiddleware:
         prefix: Prefix | None = None,
         refuse: Callable[[Scope, PlanqError | HTTPException], Response] | None = None,
     ) -> None:
-        """Without a `prefix` the API stands at the root of its server. `refuse` answers who may not see a page."""
+        """Without a `prefix` the API is at the root of its server. `refuse` returns the answer for a refused page."""
         self._prefix = prefix
         self._refuse = refuse
         self._app = app
@@ -233,7 +217,7 @@ class GuardMiddleware:
 
 
 class _Body:
-    """The body of a request as it is received; `is_read` says that nothing more of it is to come."""
+    """The body of a request as it is received; `is_read` once it is complete."""
 
     def __init__(self, fields: Fields, receive: Receive, limit: int) -> None:
         self._receive = receive
@@ -249,7 +233,7 @@ class _Body:
         return message
 
     async def receive_within(self) -> Message:
-        """Receive what comes next; raises `HttpRefusal` (413) once more has come than a body may have."""
+        """Receive the next message; raises `HttpRefusal` (413) once the body is over its limit."""
         message = await self.receive()
         self._left -= len(message.get("body", b""))
         if self._left < 0:
@@ -259,7 +243,7 @@ class _Body:
         return message
 
     async def read_out(self) -> None:
-        """Receive what is left, within bounds, and forget it."""
+        """Receive the rest, within bounds, and drop it."""
         left = _UNREAD_BYTES
         try:
             async with asyncio.timeout(_UNREAD_SECONDS):
@@ -276,7 +260,6 @@ def _located(prefix: str, name: bytes, value: bytes) -> bytes:
 
 
 def _media_types(method: str, path: str) -> Sequence[str]:
-    """Return what the body of a request to a path may be."""
     if is_page(path):
         return _FORM_MEDIA_TYPES if path.removeprefix(UI) == _BATCHES else _FORM_MEDIA_TYPES[:1]
     if method == "POST":
@@ -289,7 +272,7 @@ def _too_large(limit: int, found: str) -> TooLarge:
 
 
 def _check_host(scope: Scope) -> None:
-    # Several Host headers become one that is no host; which of them others would believe is not ours to guess.
+    # Several Host headers become one that is no host: proxies differ in which of them they believe.
     host = b",".join([value for name, value in scope["headers"] if name == b"host"]).decode("latin-1")
     if _hostname(host) not in _LOCAL_HOSTS:
         raise HttpRefusal(

@@ -1,8 +1,8 @@
-"""How many messages and jobs a tenant may send: counted at one server for all, or by each process while that is away.
+"""Rate limits of messages and jobs by tenant: counted at one server for all processes, or here while it is away.
 
-A message never waits for a server that is away: after one that gave no answer, the next second's messages are counted
-here, and then one of them tries again. What the server let in is counted here too, so that nobody begins afresh. Jobs
-are counted in the same way, and those that are unfinished in the database.
+A message never waits for a server that is away. After a call without an answer, messages are counted here for a
+second, and then one of them tries the server again. Messages that the server let in are counted here too, so that no
+sender starts from zero. Jobs are counted in the same way; unfinished jobs are counted in the database.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _COUNTED_FOR_SECONDS = 1.0
 _UNFINISHED_RETRY_SECONDS = 5
 
 _MOST_KEPT = 10_000
-"""Refusals that are remembered, and leases: fewer tenants and channels send at the same time."""
+"""Maximum number of remembered refusals, and of leases."""
 
 _LEASE_SECONDS = 1.0
 _SHARE = 100
-"""A lease holds for so long, and is at most one part in so many of the places that were free."""
+"""Lifetime of a lease; and its maximum size, as the divisor of the free places."""
 
 
 Windows = ValkeyWindows | PostgresWindows
@@ -43,9 +43,9 @@ Windows = ValkeyWindows | PostgresWindows
 
 
 def open_windows(settings: Settings, database: Database) -> Windows:
-    """Return where messages are counted: at the broker, or in the database where that is RabbitMQ.
+    """Return the counters: at the broker, or in the database if the broker is RabbitMQ. Opens no connection.
 
-    Opens no connection. Raises `Misconfigured` for a broker's URL that cannot be read.
+    Raises `Misconfigured` for a broker's URL that cannot be read.
     """
     url = settings.require_broker()
     if is_redis(url):
@@ -55,7 +55,7 @@ def open_windows(settings: Settings, database: Database) -> Windows:
 
 @dataclass(slots=True)
 class _Lease:
-    """Messages of a sender that the server has let in beforehand: `left` of them; `verdict` is that on the last."""
+    """Messages of a sender that the server let in beforehand: `left` of them; `verdict` is that on the last one."""
 
     verdict: RateVerdict
     until: float
@@ -66,14 +66,14 @@ class _Lease:
 class RateLimits:
     """The rates of all tenants, for one event loop.
 
-    A process takes leases of several messages of a sender who sends many. So a limit may be exceeded by what is left
-    of leases that began before the window; what is left of one is given back with the next message.
+    For a sender with many messages a process takes leases of several at once. The rest of a lease is returned with
+    the next message, so a limit may be exceeded by the rests of leases that began before the window.
     """
 
     def __init__(
         self, windows: Windows, *, pause_seconds: float = 1.0, patience_seconds: float = _PATIENCE_SECONDS
     ) -> None:
-        """Where `windows` do not answer within `patience_seconds` they are not asked for `pause_seconds`."""
+        """If `windows` do not answer within `patience_seconds`, they are not called for `pause_seconds`."""
         self._windows = windows
         self._pause_seconds = pause_seconds
         self._patience_seconds = patience_seconds
@@ -101,7 +101,7 @@ class RateLimits:
         )
 
     async def describe(self) -> str:
-        """Say where messages are counted now, after a look whether that answers."""
+        """Return a sentence on where messages are counted, after a ping."""
         try:
             async with asyncio.timeout(self._patience_seconds):
                 await self._windows.ping()
@@ -121,12 +121,12 @@ class RateLimits:
         return self._away is not None and monotonic() < self._rests_until
 
     async def _ask(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict | None]:
-        """Return what the server says, None where it does not answer; while it is away one call at a time asks."""
+        """Return the server's verdicts, None if it does not answer; while it is away, one call at a time tries."""
         if self._away is not None:
             if self._is_resting:
                 return [None] * len(requests)
             self._rests_until = monotonic() + self._pause_seconds
-        # Those that were answered while these waited may have filled a window, or brought a lease.
+        # Requests that were answered while these waited may have filled a window, or brought a lease.
         known = [self._known(request) for request in requests]
         asked = [request for request, verdict in zip(requests, known, strict=True) if verdict is None]
         senders = dict.fromkeys(asked)
@@ -147,7 +147,7 @@ class RateLimits:
         return [verdict or next(found) for verdict in known]
 
     def _known(self, request: RateRequest) -> RateVerdict | None:
-        """Return the verdict on a message for which the server need not be asked: it has a lease, or is refused."""
+        """Return a verdict that needs no server: the sender has a lease, or is refused."""
         lease = self._leases.get(request)
         if lease is not None and lease.left and monotonic() < lease.until:
             lease.left -= 1
@@ -155,7 +155,6 @@ class RateLimits:
         return self._still_refused(request)
 
     def _noted(self, request: RateRequest, verdict: RateVerdict) -> RateVerdict:
-        """Keep what is known here of a verdict from now on."""
         if not verdict.is_allowed:
             if len(self._refused) >= _MOST_KEPT:
                 self._refused.clear()
@@ -169,7 +168,7 @@ class RateLimits:
         return verdict
 
     def _lend(self, request: RateRequest, verdict: RateVerdict) -> None:
-        """Take a lease, together with what is left of one that came meanwhile."""
+        """Take a lease, and add the rest of one that came meanwhile."""
         if verdict.number > 0:
             self._local.note(request._replace(number=verdict.number), time())
             sender = request._replace(number=1)
@@ -178,10 +177,7 @@ class RateLimits:
             self._leases[sender] = _Lease(verdict, monotonic() + _LEASE_SECONDS, request.number, left)
 
     def _still_refused(self, request: RateRequest) -> RateVerdict | None:
-        """Return the last refusal as long as it holds: a full window lets nobody in before its oldest message leaves.
-
-        So whoever sends far too much costs next to nothing.
-        """
+        """Return the last refusal while it holds: until the oldest message of the full window leaves it."""
         asked_at, refusal = self._refused.get(request, (0.0, None))
         if refusal is None:
             return None
@@ -205,15 +201,13 @@ class RateLimits:
 
 
 def _may_be_returned(lease: _Lease) -> bool:
-    """Whether something is left of a lease and still counts."""
     return lease.left > 0 and monotonic() < lease.until + WINDOW_SECONDS - _LEASE_SECONDS
 
 
 def _size_after(lease: _Lease) -> int:
     """Return the size of the next lease: double that of one that was used up in its time, otherwise 0.
 
-    So a sender who sends little has none, and is counted exactly. None is larger than a part of the free places, so
-    that there is none near a limit.
+    A sender with few messages has no lease, and is counted exactly; near a limit nobody has one.
     """
     if monotonic() >= lease.until:
         return 0
@@ -221,22 +215,22 @@ def _size_after(lease: _Lease) -> int:
 
 
 class UnfinishedJobs:
-    """How many jobs of each tenant are unfinished, as this process knows it: counted a second ago at most.
+    """The number of unfinished jobs of each tenant, counted at most a second ago.
 
-    What other processes have let in since is not seen, so that a limit may be passed by a second's jobs of theirs.
+    Jobs that other processes have let in since are not counted, so they may exceed a limit.
     """
 
     def __init__(self, count: Callable[[str, int], Awaitable[int]]) -> None:
-        """`count` returns how many a tenant has, at most so many."""
+        """`count` returns the number of a tenant's unfinished jobs, up to a maximum."""
         self._count = count
         self._known: dict[str, tuple[float, int]] = {}
 
     async def check(self, tenant_id: str, config: TenantConfig) -> None:
-        """Raise `HttpRefusal` (429) where a tenant has as many as it may; nothing is counted for that."""
+        """Raise `HttpRefusal` (429) if a tenant has as many as it may have. The refused job is not counted."""
         most = config.max_unfinished_jobs
         counted_at, number = self._known.get(tenant_id, (-_COUNTED_FOR_SECONDS, 0))
         if monotonic() - counted_at >= _COUNTED_FOR_SECONDS:
-            self._known[tenant_id] = monotonic(), number  # one request counts for all that come meanwhile
+            self._known[tenant_id] = monotonic(), number  # so that concurrent requests do not count too
             number = await self._count(tenant_id, most)
             self._known[tenant_id] = monotonic(), number
         if number >= most:
@@ -265,13 +259,12 @@ def too_many_jobs(verdict: RateVerdict) -> HttpRefusal:
 
 
 def job_headers(verdict: RateVerdict) -> dict[str, str]:
-    """Return what every answer to a job says of its tenant's window; a refusal also carries `Retry-After`."""
+    """Return the rate headers of an answer to a job; a refusal also has `Retry-After`."""
     headers = dict(verdict.tenant.headers("RateLimit"))
     return headers if verdict.is_allowed else {**headers, "Retry-After": str(verdict.retry_after)}
 
 
 def too_many(verdict: RateVerdict) -> HttpRefusal:
-    """Return the answer to a message that a verdict refuses."""
     full = [
         f"{window.limit} messages of {whose} within {WINDOW_SECONDS:g} seconds"
         for whose, window in (("this tenant", verdict.tenant), ("this channel", verdict.channel))

@@ -1,9 +1,9 @@
-"""How many streams and waits of a tenant are open at once, over all API processes.
+"""Limits of concurrent streams and waits of a tenant, over all API processes.
 
-A place is asked for at the database where this process has none to spare: exact over all processes, since those who
-ask for one tenant take turns. What a process holds it says again every second, and what was given up meanwhile goes
-back then; so a client that waits again and again within a second costs nothing. The places of a process that died are
-free after its lease. While the database is away, each process counts for itself.
+A process takes a place from the database if it has no spare one. The count is exact over all processes, because the
+takers of one tenant take turns. Every second a process renews the places in use and returns the others, so a client
+that waits again within a second costs nothing. The places of a dead process are free after its lease. While the
+database is away, each process counts for itself.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ _KEEP_SECONDS = 1.0
 _TIDY_SECONDS = 60.0
 
 _ASKING_AT_ONCE = 10_000
-"""However many ask for one tenant, it is one number in one statement."""
-
 _REFUSED_SECONDS = 0.25
-"""How long a refusal holds without a look at the database: a flood of requests beyond the limit costs little."""
+"""Seconds for which a refusal holds without a query, so that a flood beyond the limit costs little."""
 
 
 class Kind(StrEnum):
@@ -47,7 +45,7 @@ class Kind(StrEnum):
 
 @dataclass(slots=True)
 class _KeyPlaces:
-    """Places of one key: `granted` to this process, of which `used` are; the others held `elsewhere` a second ago."""
+    """Places of one key: `granted` to this process, `used` of these, and used `elsewhere` a second ago."""
 
     granted: int = 0
     used: int = 0
@@ -73,9 +71,9 @@ class Places:
         self._tidied = monotonic()
 
     async def take(self, kind: Kind, tenant_id: str, most: int) -> dict[str, str]:
-        """Take a place, and return what its answer's headers say; `give` gives it back.
+        """Take a place, and return the headers of its answer; `give` returns it.
 
-        Raises `HttpRefusal` (429) where the tenant holds `most` already.
+        Raises `HttpRefusal` (429) if the tenant uses `most` already.
         """
         key = PlaceKey(tenant_id, kind)
         while True:
@@ -91,7 +89,7 @@ class Places:
 
     @contextlib.asynccontextmanager
     async def hold(self, kind: Kind, tenant_id: str, most: int) -> AsyncIterator[None]:
-        """Hold a place; raises as `take` does."""
+        """Take a place for a block; raises as `take` does."""
         await self.take(kind, tenant_id, most)
         try:
             yield
@@ -99,7 +97,7 @@ class Places:
             self.give(kind, tenant_id)
 
     async def keep(self) -> None:
-        """Say what is held, again and again; cancel to stop."""
+        """Renew the places every second; cancel to stop."""
         await every(_KEEP_SECONDS, self._keep, name="places", waits_first=True)
 
     async def _keep(self) -> None:
@@ -113,7 +111,7 @@ class Places:
             self._lose(error)
 
     async def say(self) -> None:
-        """Tell the database what is held here, and give back what is not used; raises `DatabaseUnavailable`."""
+        """Renew the places in use, and return the others; raises `DatabaseUnavailable`."""
         async with self._turn:
             for key, held in list(self._held.items()):
                 held.granted = held.used
@@ -127,12 +125,12 @@ class Places:
                 self._held.setdefault(key, _KeyPlaces()).elsewhere = number
 
     async def close(self) -> None:
-        """Give all places back: the process stops, and nobody who holds one goes on."""
+        """Return all places: the process stops."""
         with contextlib.suppress(DatabaseUnavailable):
             await self._store.keep({})
 
     async def _ask(self, wants: Sequence[_PlaceRequest]) -> Sequence[bool]:
-        """Return for each whether there is a place for it here now; who is told so takes it, unless it has gone."""
+        """Return for each whether this process has a place for it now; its caller then takes it."""
         async with self._turn:
             left = {want: await self._granted(want, number) for want, number in Counter(wants).items()}
         answers = []
@@ -142,9 +140,9 @@ class Places:
         return answers
 
     async def _granted(self, want: _PlaceRequest, number: int) -> int:
-        """Return how many places there are for so many who want one."""
+        """Return how many of `number` requests get a place."""
         held = self._held.setdefault(want.key, _KeyPlaces())
-        # Again where a place to spare went to somebody else while the database was asked: that is no refusal.
+        # Repeated if another request took a spare place during the query: that is no refusal.
         while (missing := number - (held.granted - held.used)) > 0:
             wanted = held.granted + missing
             try:

@@ -1,7 +1,7 @@
-"""Requests that go on for long, waits and streams, end within a second of the end of their key or session.
+"""Long requests (waits and streams) end within a second of the end of their key or session.
 
-Both are checked when a request comes. What goes on after that is checked here: all keys under which something goes on
-in one statement every `_LOOK_SECONDS`, and all sessions of pages in another.
+The guard checks both at the start of a request. Later on, one statement every `_LOOK_SECONDS` checks all keys of
+ongoing requests, and another one all sessions of pages.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _K = TypeVar("_K")
 
 
 class Ongoing:
-    """Something that goes on under a key or a session; `is_stopped` once that has ended or the tenant is disabled."""
+    """An ongoing request; `is_stopped` once its key or session has ended, or its tenant is disabled."""
 
     __slots__ = ("_key", "_stop", "is_stopped")
 
     def __init__(self, stop: Callable[[], None]) -> None:
-        """`stop` is called once, when the key or the session has ended."""
+        """`stop` is called once, when the key or the session ends."""
         self._stop = stop
         self._key: KnownKey | None = None
         self.is_stopped = False
 
     def stop(self, key: KnownKey | None) -> None:
-        """End it, because of how its key is now, None for a session that has ended; once."""
+        """End the request once, because of the present state of its key; None for an ended session."""
         if not self.is_stopped:
             self._key, self.is_stopped = key, True
             self._stop()
 
     def check(self) -> None:
-        """Raise as a new request with its key would be refused, if it was stopped."""
+        """Raise the refusal of a new request with the same key, if this one was stopped."""
         if self.is_stopped:
             caller_by(self._key)
 
 
 class OngoingRequests:
-    """What goes on under each key and session in this process; lives on one event loop."""
+    """The ongoing requests of each key and session in this process; for one event loop."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class OngoingRequests:
         ended: Callable[[Collection[bytes]], Awaitable[Collection[bytes]]],
         last_end: Callable[[PageSession], int],
     ) -> None:
-        """`look` returns the present state of keys by digest, `ended` which sessions were logged out, by nonce.
+        """`look` returns the state of keys by digest, `ended` the nonces of logged-out sessions.
 
-        Both raise `DatabaseUnavailable`. `last_end` returns when a session ends although it is renewed.
+        Both raise `DatabaseUnavailable`. `last_end` returns the latest end of a renewed session.
         """
         self._look = look
         self._ended = ended
@@ -65,7 +65,7 @@ class OngoingRequests:
 
     @contextlib.contextmanager
     def under(self, scope: Mapping[str, Any], stop: Callable[[], None]) -> Iterator[Ongoing]:
-        """Call `stop` if the key or the session that has let a request in ends meanwhile."""
+        """Call `stop` if the key or the session of a request ends during the block."""
         session: PageSession | None = scope.get(SESSION)
         ongoing = Ongoing(stop)
         digest = digest_behind(scope)
@@ -80,9 +80,9 @@ class OngoingRequests:
             _remove(self._under_sessions, session, ongoing)
 
     async def look(self) -> None:
-        """Look at the keys and sessions under which something goes on, again and again; cancel to stop.
+        """Check the keys and sessions of ongoing requests repeatedly; cancel to stop.
 
-        While the database is away everything goes on: each key was good a moment ago.
+        While the database is away all requests go on: each key was good a moment ago.
         """
         await every(_LOOK_SECONDS, self._stop_ended, name="keys", waits_first=True)
 
