@@ -145,7 +145,6 @@ def _check_schema(settings: Settings) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; raises `Misconfigured` when the address cannot be had."""
     from planq.shared.platform.errors import Misconfigured
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

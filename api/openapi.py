@@ -157,5 +157,4 @@ def _spare_generators(schemas: dict[str, Any]) -> None:
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence of a description, as a title: without its full stop."""
     return " ".join(text.split()).split(". ")[0].removesuffix(".")

@@ -28,7 +28,6 @@ _SHOWN = 20
 @action_page_routes.get("/ui/job-actions")
 @reads(*FORM_NAMES, "act", "repeat_unsafe")
 async def show_actions(request: Request, services: Use, who: Who) -> Response:
-    """Show the form of a filter, how many jobs it selects, and the newest actions."""
     given = fields_given(request.query_params, "act", "repeat_unsafe")
     counted, problem = None, None
     if given["act"]:
@@ -64,7 +63,6 @@ async def post_form(request: Request, services: Use, who: Who) -> Response:
 
 @action_page_routes.get("/ui/job-actions/{action_id}")
 async def show_action(request: Request, action_id: str, services: Use, who: Who) -> Response:
-    """Show how far an action is."""
     action = values_of(await get_action(action_id, services, who))
     return page(request, "action.html", action=action, bars=_bars(action), is_over=action["finished_at"] is not None)
 

@@ -240,7 +240,6 @@ def _stands_still(batch: Json) -> bool:
 
 
 def _code_of(batch: Json) -> int:
-    """Return the exit code of a batch that stands still."""
     counts = batch["counts"]
     if _rests(batch):
         return RESTS
@@ -336,7 +335,6 @@ def _limits(budget: list[str] | None) -> dict[str, str]:
 
 @contextmanager
 def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
-    """Lend a file and its size, standard input without one; raises `Misconfigured` where it cannot be read."""
     from planq.api.cli.inputs import STANDARD_INPUT
     from planq.shared.platform.errors import Misconfigured
 

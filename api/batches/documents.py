@@ -153,7 +153,6 @@ def _estimate(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _seconds_left(row: Row, ended: int, left: int) -> float | None:
-    """Return how long what is left takes if each line takes as long as those before."""
     if row["status"] != BatchStatus.IN_PROGRESS or row["paused_at"] is not None or not ended:
         return None
     if row["started_at"] is None:

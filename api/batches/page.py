@@ -70,7 +70,6 @@ class _SentBatch(BaseModel):
 
 @batch_page_routes.get("/ui/batches")
 async def batches_page(request: Request, services: Use, who: Who, cursor: CursorQuery = None) -> Response:
-    """Show batches, the newest first, and the form that sends one."""
     listed = values_of(await list_batches(services, who, limit=_MOST, cursor=cursor))
     return page(
         request,
@@ -113,7 +112,6 @@ async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
 
 @batch_page_routes.get("/ui/batches/{batch_id}")
 async def batch_page(request: Request, batch_id: str, services: Use, who: Who, after: AfterLine = 0) -> Response:
-    """Show a batch, and a page of what is wrong with its lines."""
     batch = values_of(await get_batch(batch_id, services, who))
     found = await lines_of(await get_batch_errors(batch_id, services, who, after=after, limit=_MOST + 1))
     return page(
@@ -155,7 +153,6 @@ async def post_resume_of_batch(request: Request, batch_id: str, services: Use, w
 
 
 def _number(name: str, text: str) -> Any:
-    """Return what a field says; what is no number the model of the body refuses."""
     try:
         return json_in(text, name)
     except HttpRefusal:

@@ -180,17 +180,14 @@ async def get_batch_errors(
 
 
 def batch_id_of(text: str) -> UUID:
-    """Return the id of a batch in a path, as `uuid_of` does."""
     return uuid_of("batch", text, "batch")
 
 
 async def answer_with_batch(batches: BatchStore, who: Caller, batch_id: UUID) -> Response:
-    """Answer with a batch of the caller as it stands; raises `NotFound`."""
     return JsonResponse(batch_document(await batches.get(who.tenant_id, batch_id)))
 
 
 def _defaults(text: str | None) -> dict[str, Any] | None:
-    """Return the defaults of all lines; raises `InvalidRequest` with every field that is no job's."""
     value = object_in("defaults", text)
     if value is not None:
         try:

@@ -132,7 +132,6 @@ class TelegramUpdates:
                 return {}
 
     async def _pressed(self, post: Post, press: ButtonPress) -> str:
-        """Answer a question by a button; returns what who pressed it is told."""
         found = pressed(press.data)
         if found is None:
             return _CLOSED

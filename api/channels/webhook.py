@@ -53,7 +53,6 @@ async def post_to_channel(tenant: str, channel: str, request: Request, services:
 async def _check_proof(
     channels: ChannelStore, signing: SigningSecrets, tenant: str, channel: str, request: Request
 ) -> None:
-    """Raise `HttpRefusal` (403) for what is not signed, or of a channel that is not there."""
     body = await request.body()
     found = await channels.find(tenant, channel)
     if found is not None and found.kind is ChannelKind.WEBHOOK:

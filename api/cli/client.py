@@ -27,7 +27,6 @@ class CommandClient:
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """Open no connection yet."""
         self.api = Client(url, api_key, timeout=30.0, patience=0)
         self.url = self.api.url
 

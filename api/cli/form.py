@@ -65,7 +65,6 @@ def _shown_default(default: Any) -> str:
 
 
 def _checked(value: Any, schema: Mapping[str, Any], name: str) -> Any:
-    """Return one answer as it is; raises `InvalidRequest` where it breaks what the question's schema says of it."""
     from planq.shared.subjects.questions.answering import content_defects
 
     place = "/content" + to_pointer((None, name))

@@ -172,7 +172,6 @@ async def cancel_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
 
 
 async def _page(services: Services, who: Caller, limit: int, cursor: str | None) -> tuple[Sequence[Row], str | None]:
-    """Return a page of the caller's jobs that no other job has made, and the cursor of the next one."""
     below = id_of_cursor(cursor)
     found = await services.overview.found(
         *(who.tenant_id, JobFilter()), below=below, limit=limit, roots=True, message_flow=not who.sees_all_jobs

@@ -112,7 +112,6 @@ _Model = Annotated[str, Query(max_length=200)]
 async def show_beginning(
     request: Request, services: Use, who: Who, agent: Annotated[str, Query(max_length=139)] = "", model: _Model = ""
 ) -> Response:
-    """Show whom a visitor can talk to, and the conversations of late."""
     sees_agents = is_open(who, "/agents")
     agents = values_of(await list_agents(services, who))["items"] if sees_agents else []
     talks = values_of(await list_conversations(services, who, limit=_RECENT))["items"]
@@ -129,7 +128,6 @@ async def show_beginning(
 
 @conversation_page_routes.post("/ui/chat")
 async def post_beginning(request: Request, services: Use, who: Who) -> Response:
-    """Begin a conversation with its first message, and lead to it."""
     fields = fields_of(request)
     channels = (await services.tenants.of(who.tenant_id)).config.channels
     sent: dict[str, Any] = {"channel": PAGE_CHANNEL if PAGE_CHANNEL in channels else channels[0]}
@@ -142,7 +140,6 @@ async def post_beginning(request: Request, services: Use, who: Who) -> Response:
 
 @conversation_page_routes.get("/ui/chat/{conversation_id}")
 async def show_talk(request: Request, conversation_id: str, services: Use, who: Who, model: _Model = "") -> Response:
-    """Show a conversation as it is, with what its active turn does and asks, and a field for the next message."""
     talk = values_of(await get_conversation(conversation_id, services, who))
     rows = values_of(await list_messages(conversation_id, services, who, limit=ROWS))
     turns = turns_in(rows["items"])
@@ -169,7 +166,6 @@ async def show_talk(request: Request, conversation_id: str, services: Use, who: 
 
 @conversation_page_routes.post("/ui/chat/{conversation_id}")
 async def post_words(request: Request, conversation_id: str, services: Use, who: Who) -> Response:
-    """Say something in a conversation."""
     fields = fields_of(request)
     _check_text(fields)
     talk = values_of(await get_conversation(conversation_id, services, who))
@@ -184,7 +180,6 @@ def _check_text(fields: dict[str, str]) -> None:
 async def _said(
     request: Request, services: Services, who: Caller, talk: dict[str, Any], fields: dict[str, str]
 ) -> Response:
-    """Hand a message on as the API takes it, and lead to its conversation; raises what it is refused by."""
     person, model = fields.get("person", "").strip() or _NOBODY, fields.get("model", "").strip()
     if model:
         admitted(who, "POST", "/jobs")
@@ -221,7 +216,6 @@ async def _job(request: Request, services: Services, who: Caller, job_id: str) -
 async def _last(
     request: Request, services: Services, who: Caller, turns: list[dict[str, Any]], running: dict[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Return the job of the newest turn, for what it has cost; None where there is none any more."""
     if running is not None:
         return running
     newest = next((turn["job_id"] for turn in reversed(turns) if turn["job_id"]), None)
@@ -245,7 +239,6 @@ async def conversations_page(
     channel: Annotated[str, Query(max_length=63)] = "",
     cursor: _Cursor = None,
 ) -> Response:
-    """Show the conversations, newest first."""
     listed = values_of(
         await list_conversations(services, who, channel=channel or None, thread=None, limit=_PAGE, cursor=cursor)
     )
@@ -256,7 +249,6 @@ async def conversations_page(
 async def conversation_page(
     request: Request, conversation_id: str, services: Use, who: Who, cursor: _Cursor = None
 ) -> Response:
-    """Show what stands in a conversation, a page of it at a time, the newest page first."""
     talk = values_of(await get_conversation(conversation_id, services, who))
     rows = values_of(await list_messages(conversation_id, services, who, limit=ROWS, cursor=cursor))
     return page(

@@ -169,7 +169,6 @@ async def begin_conversation(
 
 
 async def _check_agent(assignments: Assignments, who: Who, agent: NamedAgent | None, follows: bool) -> None:
-    """Raise `NotFound` for an agent that no turn could have, `InvalidRequest` for a version beside `follow_agent`."""
     if agent is None:
         return
     await assignments.pinned(who.tenant_id, agent)

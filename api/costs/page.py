@@ -45,7 +45,6 @@ async def costs_page(
     model: _Text = "",
     measure: _Text = "",
 ) -> Response:
-    """Show what was spent in some days, and on what."""
     found = CostBy(by) if by in set(CostBy) else CostBy.DAY
     report = values_of(
         await get_costs(
@@ -85,7 +84,6 @@ async def costs_page(
 
 
 def _day(text: str) -> date | None:
-    """Return the day of a field, None for an empty one; raises `InvalidRequest`."""
     try:
         return date.fromisoformat(text) if text else None
     except ValueError:
@@ -93,7 +91,6 @@ def _day(text: str) -> date | None:
 
 
 def _amount(sums: Mapping[str, Any], measure: str) -> float:
-    """Return what a row shows of a measure; a cost that nobody knows is none."""
     if measure == "tokens":
         return float(sums["input_tokens"] + sums["output_tokens"])
     return float(sums["calls"] if measure == "calls" else sums["cost_usd"] or 0)

@@ -250,7 +250,6 @@ async def _page_of_tenant(log: EventLog, who: Caller, position: Position | None,
 
 
 def _shown_page(found: Sequence[LoggedEvent], limit: int) -> Response:
-    """Answer with a page; where not all of `found` fit it goes on after the last one."""
     following = found[limit - 1].position if len(found) > limit else None
     shown = [{"id": str(one.position), **event_document(one)} for one in found[:limit]]
     body = orjson.dumps({"events": shown, "next": None if following is None else str(following)})
@@ -258,7 +257,6 @@ def _shown_page(found: Sequence[LoggedEvent], limit: int) -> Response:
 
 
 async def _position(request: Request, log: EventLog, after: str | None, last: str | None) -> Position | None:
-    """Return from where a client wants to go on; raises `HttpRefusal` (400) where there is no such place."""
     if len(request.headers.getlist("last-event-id")) > 1:
         raise HttpRefusal(400, "invalid_position", "expected one Last-Event-ID, found several; send one of them")
     name, text = ("after", after) if last is None else ("Last-Event-ID", last)
@@ -368,7 +366,6 @@ class EventStream(Response):
             yield chunk
 
     async def _past(self) -> AsyncIterator[list[LoggedEvent]]:
-        """Yield the events that were there before the stream, in pages."""
         log, stream, after = self._services.event_log, self._stream, self._after
         # The pages of single jobs are read many at a time anyway.
         reading = (
@@ -408,6 +405,5 @@ class EventStream(Response):
 
 
 async def _gone(receive: Receive) -> None:
-    """Return when the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

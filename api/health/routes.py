@@ -135,7 +135,6 @@ page_routes = APIRouter(include_in_schema=False)
 
 
 def page_assets() -> StaticFiles:
-    """Return the application that serves the page's script and style sheet."""
     package = importlib.util.find_spec("fastapi_offline")
     if package is None or package.origin is None:
         raise RuntimeError("the package fastapi-offline is not installed; `make` installs it with the others")
@@ -176,11 +175,9 @@ SwaggerUIBundle({
 
 @page_routes.get("/docs")
 async def get_docs() -> HTMLResponse:
-    """Return the page."""
     return HTMLResponse(_PAGE)
 
 
 @page_routes.get(START)
 async def get_docs_start() -> Response:
-    """Return the script that fills the page."""
     return Response(_START, media_type="text/javascript")

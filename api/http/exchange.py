@@ -534,7 +534,6 @@ def _defect(request: Request, item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _known_fields(request: Request, path: Sequence[Any]) -> list[str]:
-    """Return the names of the fields that an object at a place in the body of this request may have."""
     body_field = getattr(request.scope.get("route"), "body_field", None)
     models = [] if body_field is None else _models(body_field.field_info.annotation)
     for part in path:

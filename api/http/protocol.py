@@ -76,7 +76,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._awaited: tuple[int, _Phase] | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request, unless there are too many connections."""
         super().connection_made(transport)
         if len(self.connections) > self._bounds.connections:
             self._tell_of_too_many()
@@ -90,7 +89,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what came, and refuse what is too much."""
         if self._is_refused:
             return
         was, requests, body_bytes = self._phase, self._requests, self._body_bytes
@@ -123,7 +121,6 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse_head()
 
     def on_message_begin(self) -> None:
-        """Take note that a request begins."""
         super().on_message_begin()
         self.scope[ABORT_CONNECTION] = self.transport.abort  # type: ignore[literal-required]
         self._phase = _Phase.HEAD
@@ -157,7 +154,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the parser could not read, or had to give up."""
         if self._head_bytes > self._bounds.head_bytes:
             self._refuse_head()
         else:

@@ -59,7 +59,6 @@ async def insights_page(
     retired: bool = False,
     cursor: Annotated[str | None, Query()] = None,
 ) -> Response:
-    """Show what was learned, newest first: of a kind, on a tool, with those that are retired, as wanted."""
     wanted = InsightKind(kind) if kind in _KINDS else None
     chosen = {"kind": kind if wanted else "", "tool": tool.strip(), "retired": "true" if retired else ""}
     listed = values_of(
@@ -85,7 +84,6 @@ async def post_forgetting(services: Use, who: Who) -> Response:
 
 @insight_page_routes.get("/ui/insights/report")
 async def report_page(request: Request, services: Use, who: Who, days: _Days = 30) -> Response:
-    """Show what jobs came to with insights beside those without."""
     report = values_of(await get_insight_report(services, who, days))
     measures = [_measure(name, label, report["measures"][name]) for name, label in _MEASURES]
     each = [
@@ -129,7 +127,6 @@ def _state_of_measured(insight: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _measure(name: str, label: str, contrast: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the report: one measure of both sides in words, and what it says."""
     sides = {side: _interval(name, contrast[key]) for side, key in (("ours", "with"), ("others", "without"))}
     difference = _interval(name, contrast["difference"], is_difference=True)
     return {"told": label, **sides, "difference": difference, "verdict": _SHOWN[contrast["verdict"]]}

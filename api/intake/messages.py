@@ -384,7 +384,6 @@ class MessageReplies:
         return UUID(decode_stored(row["open_questions"].body)[0]["id"]), row["id"]
 
     async def _pending(self, tenant_id: str, view: JobView, taken: Mapping[str, Any]) -> Response:
-        """Answer with where a job stands, and with the question that it waits for."""
         job_id = view.row["id"]
         answer: dict[str, Any] = {
             "status": "processing",
@@ -423,7 +422,6 @@ def _taken(received: InboundResult) -> dict[str, Any]:
 
 
 def _success(reply: Row, ids: Mapping[str, str], took: timedelta, calls: int, taken: Mapping[str, Any]) -> Response:
-    """Answer with the outbound message of a turn; raises `Erased`."""
     if reply["status"] == MessageStatus.ERASED:
         raise erased(reply["conversation_id"])
     message = {

@@ -318,7 +318,6 @@ _Checked = tuple[list[str] | None, LoopBlock | None, JsonText | None]
 
 
 async def _checked(body: JobRequest, known: Mapping[str, ToolDefinition], limits: Limits) -> _Checked:
-    """Return what a request has that depends on tools; raises `InvalidRequest` or `PlanInvalid`."""
     tools = None if body.tools is None else known_names(body.tools, known)
     block = None
     if body.loop is not None:
@@ -331,7 +330,6 @@ async def _checked(body: JobRequest, known: Mapping[str, ToolDefinition], limits
 
 
 def _respond(request: JobRequest) -> Respond:
-    """Return what a job answers with; raises `InvalidRequest` where only a model can answer."""
     why = "an agent answers with its model" if request.agent is not None else None
     if why is None and Strategy(request.strategy or Strategy.PLAN).has_rounds:
         why = f"the rounds of the strategy {request.strategy} end with the answer of a model"
@@ -368,7 +366,6 @@ def require_signing(settings: Settings) -> None:
 
 
 def _block(request: JobRequest, limits: Limits, tools: Mapping[str, ToolDefinition]) -> LoopBlock:
-    """Return a request's loop block; raises `InvalidRequest` with everything that is wrong with it."""
     block, found = read_block(request.loop)
     if block is not None:
         known = NameIndex(tools)
@@ -416,7 +413,6 @@ def check_object(field: str, value: Mapping[str, Any] | None, limit: int) -> Non
 
 
 def _agent_of(request: JobRequest) -> str | None:
-    """Return the agent that a request names; raises `InvalidRequest` with every field that does not fit to it."""
     defects = [
         Defect(name, "", "is only understood together with agent")
         for name, given in (("action", request.action), ("with", request.with_))

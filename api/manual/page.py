@@ -129,7 +129,6 @@ _HITS = 8
 
 @manual_routes.get("/ui/manual")
 async def show_manual(request: Request, q: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """Show what fits the words, the best first; without any, all pages."""
     words = q.strip()
     hits = await off_loop(search_pages, manual_pages(), words, limit=_HITS) if words else []
     found = [(_address(hit.place), hit.title, hit.excerpt) for hit in hits]
@@ -139,7 +138,6 @@ async def show_manual(request: Request, q: Annotated[str, Query(max_length=200)]
 
 @manual_routes.get("/ui/manual/{name}")
 async def read_manual(request: Request, name: str) -> Response:
-    """Show one page."""
     text = await off_loop(page_as_html, name)
     if text is None:
         raise NotFound("the manual has no such page; search for what it told of")
@@ -149,7 +147,6 @@ async def read_manual(request: Request, name: str) -> Response:
 
 @manual_routes.get("/ui/manual/pictures/{name}")
 async def get_picture(name: str) -> Response:
-    """Return a picture that a page shows."""
     picture = manual_pictures().get(name)
     if picture is None:
         raise NotFound("the manual has no such picture")

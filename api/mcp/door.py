@@ -30,7 +30,6 @@ class McpDoor:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Serve as long as this holds."""
         try:
             yield
         finally:
@@ -39,7 +38,6 @@ class McpDoor:
                 await self._serving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a message."""
         if self._serving is None:
             self._server = asyncio.get_running_loop().create_future()
             self._serving = asyncio.create_task(self._serve())

@@ -294,7 +294,6 @@ class McpServer:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that begins with a body that was read already."""
     left: list[Message] = [{"type": "http.request", "body": body}]
 
     async def replay() -> Message:

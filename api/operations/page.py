@@ -25,7 +25,6 @@ _SLOW_LAG_MS = 1_000
 
 @worker_page_routes.get("/ui/workers")
 async def show_workers(request: Request, services: Use, who: Who) -> Response:
-    """Show the workers that are alive, what each carries out of this tenant, and what waits by pool and priority."""
     shown = values_of(await get_workers(services, who))
     tools = values_of(await list_tools(services, who))["items"]
     workers = [

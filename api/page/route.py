@@ -101,7 +101,6 @@ class _PageRoute(APIRoute):
 
 
 async def _form_in(request: Request) -> FormData:
-    """Return the form of a request; raises `HttpRefusal` (413, 415) for one that is too much, or not in UTF-8."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
         # Python knows codecs, punycode for one, that take minutes for a megabyte.
@@ -207,7 +206,6 @@ async def get_start(request: Request, services: Use) -> Response:
 
 @visit_routes.get(f"{UI}/assets/{{name}}")
 async def get_asset(name: str) -> Response:
-    """Return a file that pages load."""
     asset = assets().get(name)
     if asset is None:
         raise NotFound("there is no such file; load the page again")

@@ -19,7 +19,6 @@ inbox_routes = page_router()
 
 @inbox_routes.get("/ui/elicitations")
 async def show_inbox(request: Request, services: Use, who: Who, cursor: CursorQuery = None) -> Response:
-    """Show the open questions, a page of them."""
     listed = values_of(
         await get_questions(services, who, status=QuestionStatus.OPEN, order="oldest", limit=MAX_PAGE, cursor=cursor)
     )

@@ -367,7 +367,6 @@ class Streams:
             await self._wake.wait()
 
     async def _look_once(self) -> bool:
-        """Return whether there is more already."""
         if self._reached is None:
             horizon = await self._log.horizon()
             self._reached = horizon, horizon.position
@@ -518,7 +517,6 @@ class Streams:
         return [stream for topic, mine in following if topic.followed in _WITH_TEXTS_BELOW for stream in mine]
 
     def _trees_above(self, job_id: UUID) -> list[Stream]:
-        """Return the streams of trees and conversations that show the text of a job below what they are about."""
         return [stream for stream in self._trees() if job_id in stream.below]
 
     def _all(self) -> list[Stream]:
@@ -526,7 +524,6 @@ class Streams:
 
 
 def _note_below(tree: Stream, event: LoggedEvent) -> None:
-    """Take note of a job below that of a stream which begins, goes on or ends."""
     if event.kind in _ENDINGS:
         tree.below.discard(event.job_id)
     elif event.kind in _BEGINNINGS and event.job_id != tree.topic.of:

@@ -201,7 +201,6 @@ async def _tenant_page(
 
 
 def _uses(usage: Mapping[str, Any], config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what is used of each bound, as bars too; the nearer to the bound, the louder."""
     shown = []
     for name, one in usage.items():
         share = min(one["used"] / one["limit"], 1.0)

@@ -106,7 +106,6 @@ def validate(
 
 
 def _line(source: DocumentSource, place: str) -> int | None:
-    """Return the line of a JSON pointer, or of what stands around it; None where no lines are known."""
     path: tuple[str | int, ...] = ()
     value = source.value
     for token in from_pointer(place):

@@ -36,7 +36,6 @@ async def show_agents(request: Request, services: Use, who: Who) -> Response:
 async def show_agent(
     request: Request, name: str, services: Use, who: Who, version: _Number = None, against: _Number = None
 ) -> Response:
-    """Show one version of an agent, the newest by default, and how it differs from another one."""
     agent = values_of(await get_agent(name, services, who, version))
     newest = agent["version"] if version is None else await _newest(services, who, name, version)
     compared = against or (agent["version"] - 1) or None
@@ -69,7 +68,6 @@ async def _changes(services: Services, who: Caller, agent: dict[str, Any], compa
 async def show_tools(
     request: Request, services: Use, who: Who, q: Annotated[str, Query(max_length=200)] = ""
 ) -> Response:
-    """Show the tools that this tenant may use, by name, or those in whose name or description some words stand."""
     tools = values_of(await list_tools(services, who))["items"]
     words = q.strip().lower()
     found = [tool for tool in tools if words in tool["name"].lower() or words in tool["description"].lower()]

@@ -47,7 +47,6 @@ class JobFailed(PlanqError):
         return list(self.job.get("steps") or ())
 
     def _told_by_steps(self) -> str:
-        """Return what the first failed step says."""
         for step in self.steps:
             if error := step.get("error"):
                 return f"${step['index']} {step['tool_name']}: {error['code']}: {error['message']}"

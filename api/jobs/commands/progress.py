@@ -159,7 +159,6 @@ def questions(job: Json) -> Iterator[str]:
 
 
 def _question(place: str, question: Json) -> str:
-    """Return what the step at a place asks, and the commands that answer it."""
     asks = f"{place} asks: {as_line(question.get('message') or question, 500)}"
     if question.get("kind") == "outcome":
         settle = f"  planq settle {question['job_id']} {question['step_index']}"

@@ -40,14 +40,12 @@ class Look(NamedTuple):
 
 @fork_routes.get("/ui/jobs/{job_id}/fork")
 async def show_fork(request: Request, job_id: str, services: Use) -> Response:
-    """Show the plan of a job, to be edited."""
     job = values_of(await get_job(request, job_id, services))
     return await _page(request, "fork.html", job, await off_loop(laid_out, job["plan"]), Look([]))
 
 
 @fork_routes.post("/ui/jobs/{job_id}/fork/check")
 async def post_check(request: Request, job_id: str, services: Use, who: Who) -> Response:
-    """Look at a plan that is being typed; what is found is a part of the page."""
     job = values_of(await get_job(request, job_id, services))
     text = fields_of(request).get("plan", "")
     return await _page(request, "forked.html", job, text, await _look(request, job_id, services, who, text))
@@ -130,7 +128,6 @@ def lines_at(text: str, pointers: Iterable[str]) -> dict[str, int]:
 
 
 def _starts(text: str, places: set[Path]) -> dict[Path, int]:
-    """Return the lines on which the values at these places begin."""
     found: dict[Path, int] = {}
     deepest = max(map(len, places), default=0)
     opened: list[str] = []

@@ -214,7 +214,6 @@ def _states(children: Sequence[dict[str, Any]]) -> list[tuple[tuple[str, str], i
 
 @job_page_routes.get("/ui/jobs/{job_id}/below")
 async def show_below(request: Request, job_id: str, services: Use, who: Who) -> Response:
-    """Show a job within the page of the one above it: what it came to, its plan with states, its own child jobs."""
     job = values_of(await get_job(request, job_id, services))
     is_live = not JobStatus(job["status"]).is_terminal
     steps = _child_steps(job["steps"])
@@ -254,7 +253,6 @@ async def show_children(
     state: Annotated[str | None, Query()] = None,
     after: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
-    """Show the child jobs of a job, or of one step, in one state or all, a page at a time."""
     job = values_of(await get_job(request, job_id, services))
     every = [_told(child) for child in job["children"] if step is None or child["step_index"] == step]
     fitting = [one for one in every if state is None or one["state"][1] == state]
@@ -290,7 +288,6 @@ _EVENTS = 100
 @job_page_routes.get("/ui/jobs/{job_id}")
 @reads("finished")
 async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Response:
-    """Show a job."""
     job = values_of(await get_job(request, job_id, services))
     why = values_of(await get_why(job_id, services, who))
     steps = _shown(job["steps"])
@@ -330,7 +327,6 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
 @job_page_routes.get("/ui/jobs/{job_id}/events")
 @reads("after")
 async def stream_job(request: Request, job_id: str, services: Use, who: Who) -> Response:
-    """Stream the events of a job, and of the jobs below it."""
     last = request.headers.get("last-event-id")
     after = request.query_params.get("after")
     return await get_job_events(request, job_id, services, who, after, last, children=True)
@@ -340,7 +336,6 @@ async def stream_job(request: Request, job_id: str, services: Use, who: Who) -> 
 async def show_events(
     request: Request, job_id: str, services: Use, who: Who, after: Annotated[str | None, Query()] = None
 ) -> Response:
-    """Show the events of a job, the oldest first, a page at a time."""
     asked = Request({**request.scope, "headers": [(b"accept", b"application/json")]})
     log = values_of(await get_job_events(asked, job_id, services, who, after, limit=_EVENTS))
     return page(request, "events.html", job_id=job_id, log=log)
@@ -348,7 +343,6 @@ async def show_events(
 
 @job_page_routes.get("/ui/jobs/{job_id}/steps/{index}")
 async def step_page(request: Request, job_id: str, index: StepPath, services: Use, who: Who) -> Response:
-    """Show one step with all that it took and gave."""
     job = values_of(await get_job(request, job_id, services))
     number = step_index_of(job_id_of(job_id), index)
     step = next((one for one in job["steps"] if one["index"] == number), None)
@@ -392,7 +386,6 @@ def _whole(steps: list[dict[str, Any]]) -> set[int]:
 
 
 def _is_folded(request: Request, job: dict[str, Any]) -> bool:
-    """Return whether finished steps are one node: as the address says, or where many of them hide what is not."""
     chosen = request.query_params.get("finished")
     is_all = all(step["status"] == StepStatus.SUCCEEDED for step in job["steps"])
     return chosen == "fold" or (chosen != "show" and len(job["steps"]) > _FEW_STEPS and not is_all)
@@ -448,14 +441,12 @@ async def post_resume(request: Request, job_id: str, services: Use, who: Who) ->
 
 @job_page_routes.post("/ui/jobs/{job_id}/again")
 async def post_again(job_id: str, services: Use, who: Who) -> Response:
-    """Submit the request of a job again, as a new job."""
     made = await run_again(job_id, services, who)
     return seen(f"/jobs/{made.job_id}")
 
 
 @job_page_routes.post("/ui/jobs/{job_id}/steps/{index}/settle")
 async def post_settle(request: Request, job_id: str, index: str, services: Use, who: Who) -> Response:
-    """Say what became of a call that was cut off."""
     fields = fields_of(request)
     sent: dict[str, Any] = {"outcome": fields.get("outcome", "")}
     if text := fields.get("output", "").strip():
@@ -482,7 +473,6 @@ async def post_answer(request: Request, question_id: str, services: Use, who: Wh
 
 
 def _place_of_form(given: str) -> str | None:
-    """Return the page on which a question was answered; None for that of its job."""
     if given == "inbox":
         return "/elicitations"
     kind, _, name = given.partition("/")

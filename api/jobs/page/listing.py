@@ -95,7 +95,6 @@ async def show_jobs(
     q: Annotated[str, Query(max_length=200)] = "",
     cursor: Annotated[str | None, Query()] = None,
 ) -> Response:
-    """Show the jobs that fit what the address says, newest first; an id leads to what has it."""
     words = q.strip()
     hits = await _hits(services, who, words)
     if hits and named_id(words) is not None:
@@ -143,13 +142,11 @@ async def show_jobs(
 
 @list_routes.get("/ui/events")
 async def stream_jobs(request: Request, services: Use, who: Who) -> Response:
-    """Stream what happens to all jobs, so that a list knows when to look again."""
     return await get_events(request, services, who, last_event_id=request.headers.get("last-event-id"))
 
 
 @list_routes.post("/ui/jobs")
 async def post_request(request: Request, services: Use) -> Response:
-    """Submit a job from the form of the list, or the sample job, and lead to it."""
     fields = fields_of(request)
     text = SAMPLE_INPUT if "sample" in fields else fields.get("input", "")
     sent: dict[str, Any] = {"input": text}
@@ -181,7 +178,6 @@ def _error_of(job: dict[str, Any]) -> str | None:
 
 
 def _counts(counted: dict[str, Any], chosen: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the counts as links: those of statuses in which there are jobs, or that are chosen."""
     return [
         {
             "kind": status_state(status)[0],
@@ -211,7 +207,6 @@ async def _hits(services: Services, who: Caller, words: str) -> list[dict[str, A
 
 
 def _place_of(found: dict[str, Any]) -> str:
-    """Return the page of what has an id."""
     kind = FoundKind(found["kind"])
     if kind is FoundKind.STEP:
         return f"/jobs/{found['job_id']}#step-{found['step_index']}"

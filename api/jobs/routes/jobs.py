@@ -223,7 +223,6 @@ async def list_jobs(
 
 
 def _listed_tenant(who: Caller, tenant: str | None) -> str:
-    """Return whose jobs are listed; raises `HttpRefusal` (403) for another tenant's without the scope `admin`."""
     if tenant is None or tenant == who.tenant_id:
         return who.tenant_id
     if KeyScope.ADMIN not in who.scopes:
