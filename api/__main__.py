@@ -1,8 +1,7 @@
 """`python -m planq.api`: the API process on PLANQ_HOST and PLANQ_PORT.
 
-Exit codes: 0 after SIGTERM or Ctrl-C, 2 with one sentence on standard error when it cannot start as configured. A
-stop answers every waiting client and ends every stream at once, finishes the requests under way, and closes what is
-open.
+Exit codes: 0 after SIGTERM or Ctrl-C, 2 with one sentence on standard error if it cannot start as configured. On a
+stop it answers all waiting clients, ends all streams, finishes the running requests, and closes its connections.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from planq.shared.platform.beats import Beats
     from planq.shared.settings.settings import Settings
 
@@ -39,7 +35,7 @@ _KEEP_ALIVE_SECONDS = 65
 
 def main() -> int:
     """Serve until a signal stops the process; return the exit code."""
-    # Until the server listens, and again when it has stopped, SIGTERM just ends the process in order.
+    # Before the server listens, and after it has stopped, SIGTERM just ends the process.
     signal.signal(signal.SIGTERM, _leave)
     from planq.shared.platform.beats import Beats
     from planq.shared.platform.errors import PlanqError
@@ -55,11 +51,8 @@ def main() -> int:
     return 0
 
 
-def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None) -> None:
-    """Serve until a signal; a guard watches the `beats` where there is one. `make` is `create_api` unless given.
-
-    Raises `Misconfigured`.
-    """
+def serve(beats: Beats | None) -> None:
+    """Serve until a signal; `beats` are watched by a guard process, if any. Raises `Misconfigured`."""
     gc.disable()  # imports and routes create no garbage, but the collector costs a quarter of their time
     import asyncio
 
@@ -74,7 +67,7 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
     settings = load_settings()
     configure_logging(settings.log_level, form=settings.log_format, secrets=settings.secrets)
     bound_arenas()
-    app = (make or create_api)(settings)
+    app = create_api(settings)
     beat = None if beats is None else beats.beat(settings.freeze_seconds)
     _check_schema(settings)
     _allow_many_connections()
@@ -105,9 +98,9 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
 
 
 def server_options() -> dict[str, Any]:
-    """Return how uvicorn serves the API: what makes it cheap is named, so that a missing library is an error.
+    """Return the options of uvicorn. Fast libraries are named, so that a missing one is an error.
 
-    No more connections are taken than there are file descriptors for, less some for all else.
+    The maximum number of connections leaves some file descriptors for other uses.
     """
     from planq.api.http.protocol import BoundedProtocol, Bounds
 
@@ -121,7 +114,7 @@ def server_options() -> dict[str, Any]:
         "access_log": False,
         "log_config": None,
         "server_header": False,
-        "proxy_headers": False,  # nothing of ours looks at the client's address
+        "proxy_headers": False,  # the client's address is not used
         "backlog": _BACKLOG,
         "timeout_keep_alive": _KEEP_ALIVE_SECONDS,
         "timeout_graceful_shutdown": _DRAIN_SECONDS,
@@ -129,9 +122,9 @@ def server_options() -> dict[str, Any]:
 
 
 def _check_schema(settings: Settings) -> None:
-    """Raise `Misconfigured` for a foreign schema, and where a master key lacks that stored secrets need.
+    """Raise `Misconfigured` for a foreign schema, or if a master key of stored secrets is missing.
 
-    A database that does not answer yet is only reported.
+    A database that does not answer yet is only logged.
     """
     from planq.shared.kernel.schema_version import require_schema
     from planq.shared.platform.errors import DatabaseUnavailable
@@ -158,7 +151,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _allow_many_connections() -> None:
-    """Every waiting client holds a file descriptor: take what the system allows."""
+    """Raise the limit of file descriptors: every waiting client needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

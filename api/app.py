@@ -1,8 +1,6 @@
-"""The composition root of the API process: which adapter stands behind which name.
+"""The composition root of the API process: its routes, middlewares and services.
 
-    create_api(settings)      an ASGI application; its lifespan opens and closes what owns connections
-
-The application starts without its servers and answers 503 until they are there: a supervisor sees that at `/readyz`.
+The application starts without its servers, and answers 503 until they are there; `/readyz` shows that.
 """
 
 from __future__ import annotations
@@ -101,11 +99,11 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "batch_control": frozenset({"cancel", "pause", "resume", "retry"}),
     "batches": methods(BatchStore) - {"errors", "get", "intake", "is_due", "page", "received"},
 }
-"""What an API process does to the world, by port, reading apart: see `planq.shared.failpoints`."""
+"""The writing methods of an API process, by port: see `planq.shared.failpoints`."""
 
 _STATEMENT_SECONDS = 4.0
-"""More than any statement of the API takes, beside the wait for a connection: what takes longer waits for a lock, or
-for a server or a network that is silent. So every request is answered within ten seconds."""
+"""Maximum time of a statement, without the wait for a connection. A longer one waits for a lock or a silent server:
+every request is answered within ten seconds."""
 
 _DESCRIPTION = "A durable backend for agentic jobs: plan, execute on Celery, answer."
 
@@ -113,8 +111,8 @@ _DESCRIPTION = "A durable backend for agentic jobs: plan, execute on Celery, ans
 def create_api(settings: Settings) -> FastAPI:
     """Return the application; opens no connection yet.
 
-    Raises `Misconfigured` when a server's URL is missing or cannot be read, and where settings contradict each other:
-    when others than this machine could reach the API without a key, say.
+    Raises `Misconfigured` for a missing or bad URL of a server, and for settings that contradict each other: for
+    example if other machines could reach the API without a key.
     """
     settings.check()
     database = Database(
@@ -147,22 +145,15 @@ def create_api(settings: Settings) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # planq counts requests itself
     )
     app.state.services = services
-    # Each request looks through the routers in this order; behind nine others, a message paid a tenth of its cost.
+    # Requests are matched against the routers in this order: those that are used most come first.
     for router in (
         *(job_routes, message_routes),
         *(output_routes, question_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, event_routes),
         *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, action_routes),
-        *(
-            channel_routes,
-            insight_routes,
-            cost_routes,
-            catalogue_routes,
-            artifact_routes,
-            operation_routes,
-            page_routes,
-        ),
+        *(channel_routes, insight_routes, cost_routes, catalogue_routes, artifact_routes),
+        *(operation_routes, page_routes),
     ):
         app.include_router(router)
     app.router.routes.append(Route("/mcp", mcp, methods=["POST"]))

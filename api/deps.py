@@ -1,4 +1,4 @@
-"""What a route may ask for: the services of the application, and bodies decoded strictly."""
+"""Dependencies of routes: the services of the application, strictly decoded bodies, and common parameters."""
 
 from __future__ import annotations
 
@@ -152,12 +152,12 @@ class Services:
         )
 
     def subject(self, kind: type[T]) -> T:
-        """Return the object of this class that carries out what a subject above this module does."""
+        """Return the object of this class."""
         found: T = self.subjects[kind]
         return found
 
     def release_clients(self) -> None:
-        """Answer all who wait and end all streams, now and from now on: the process stops."""
+        """Answer all waiting clients and end all streams, now and from now on: the process stops."""
         self.waiters.close()
         self.streams.close()
 
@@ -187,9 +187,9 @@ Use = Annotated[Services, Depends(services_of)]
 
 
 async def check_job_is_open_to(who: Caller, requests: RequestStore, job_id: UUID, *, is_task: bool = False) -> None:
-    """Raise `NotFound` unless a job is there for the caller: a key with `messages` alone sees the message flow alone.
+    """Raise `NotFound` unless the caller may see a job: a key with only `messages` sees only the message flow.
 
-    As a task it sees only what no other job has made. Nothing is looked up for a caller who sees all jobs.
+    A job is a task only if no other job created it. There is no query for a caller who may see all jobs.
     """
     if who.sees_all_jobs:
         return
@@ -219,19 +219,18 @@ StepPath = Annotated[
     str, Path(json_schema_extra={"format": "int32", "pattern": "^[0-9]+$"}, description="The step's index.")
 ]
 
-_MAX_DIGITS = 9
-"""No plan has as many steps; the database's type ends one digit later."""
+_MAX_DIGITS = 9  # the database's integers have one more
 
 
 def step_index_of(job_id: UUID, text: str) -> int:
-    """Return the index of a step in a path; what is no number names no step: `NotFound`."""
+    """Return the index of a step in a path; raises `NotFound` for any other text."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise NotFound(f"job {job_id} has no step {capped(text, 20)!r}; steps are numbered from 0")
     return int(text)
 
 
 def strict_router(tag: str, *statuses: int) -> APIRouter:
-    """Return a router whose routes read bodies and queries strictly, and document the errors that each may have."""
+    """Return a router whose routes read bodies and queries strictly, and document these error statuses."""
     found = error_responses(*(statuses or (401, 403, 421, 422, 500, 503)))
     return APIRouter(route_class=StrictRoute, tags=[tag], responses=found)
 
@@ -240,7 +239,7 @@ class StrictRequest(Request):
     """A request whose body is decoded strictly, once."""
 
     async def body(self) -> bytes:
-        """Return the body. Nearly every one comes in one piece, of which a stream would cost more than all else."""
+        """Return the body. Nearly every one comes in one piece, for which a stream would be slow."""
         if not hasattr(self, "_body"):
             message: Message = {"type": "http.request", "more_body": True}
             pieces = []
@@ -263,17 +262,16 @@ class StrictRequest(Request):
 
     @property
     def is_short(self) -> bool:
-        """Whether the header says that the body is short enough to be read and checked on the event loop."""
+        """True if the body is short enough to be read and checked on the event loop."""
         fields = self.scope[FIELDS]
         length = fields.get(b"content-length", b"0" if b"transfer-encoding" not in fields else b"")
         return length.isdigit() and int(length[:20]) <= INLINE_CHARS
 
 
 class StrictRoute(APIRoute):
-    """A route that refuses parameters of the query which nothing reads."""
+    """A route that refuses unknown parameters of the query."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request that this route matches."""
         handle = super().get_route_handler()
         known = query_names(self.dependant)
         annotation: Any = None if self.body_field is None else self.body_field.field_info.annotation
@@ -284,7 +282,7 @@ class StrictRoute(APIRoute):
             if request.scope["query_string"]:
                 check_query(read, known)
             if model is not None and not read.is_short:
-                with contextlib.suppress(ClientDisconnect):  # which FastAPI finds again
+                with contextlib.suppress(ClientDisconnect):  # FastAPI finds it again
                     await off_loop(check_fields, model, await read.json())
             return await handle(read)
 
@@ -292,13 +290,13 @@ class StrictRoute(APIRoute):
 
 
 def query_names(dependant: Dependant) -> list[str]:
-    """Return the parameters that a route takes from the query, those of what it depends on too."""
+    """Return the query parameters of a route and of its dependencies."""
     below = [name for one in dependant.dependencies for name in query_names(one)]
     return [*(field.alias for field in dependant.query_params), *below]
 
 
 def check_query(request: Request, known: Sequence[str]) -> None:
-    """Raise `InvalidRequest` with every parameter of the query that nothing reads, or that stands there twice."""
+    """Raise `InvalidRequest` with every unknown or repeated parameter of the query."""
     given = Counter(name for name, _ in request.query_params.multi_items())
     hint = f"known parameters are {', '.join(known)}" if known else "this takes none"
     defects = [

@@ -1,7 +1,7 @@
-"""The routes that are asked most often, answered in front of FastAPI's routing and its reading of parameters.
+"""The hottest routes, answered before FastAPI's routing and reading of parameters.
 
-FastAPI documents them, and answers what is unusual: each has a function `quick` that answers requests of the usual
-form, and returns None for others. FastAPI's own layers take more than planq takes to store a job or to look at one.
+FastAPI documents these routes. Each has a function `quick` that answers requests of the usual form, and returns None
+for all others, which FastAPI answers. FastAPI's layers take longer than planq takes to store or read a job.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _WAIT = re.compile(rb"wait=(\d{1,6}(?:\.\d{1,6})?)")
 
 
 def quick(answer: Quick) -> Callable[[F], F]:
-    """Have `answer` answer the requests of a route; None hands one to FastAPI after all.
+    """Let `answer` answer the requests of a route; if it returns None, FastAPI does.
 
-    The path may end with one parameter, which is what follows the last slash of the request's path.
+    The path may end with one parameter: the part after the last slash of the request's path.
     """
 
     def mark(endpoint: F) -> F:
@@ -44,7 +44,7 @@ def quick(answer: Quick) -> Callable[[F], F]:
 
 
 def wait_of(scope: Scope) -> float | None:
-    """Return the `WaitQuery` of a request that has no other query; None for another one, which FastAPI reads."""
+    """Return the `WaitQuery` of a request without other parameters; None for any other query."""
     query = scope["query_string"]
     if not query:
         return 0.0
@@ -53,7 +53,7 @@ def wait_of(scope: Scope) -> float | None:
 
 
 async def usual_body(request: StrictRequest, model: type[M]) -> M | None:
-    """Return the body of a request as this model; None where it is long or wrong, which FastAPI explains."""
+    """Return the body of a request as this model; None if it is long or wrong: FastAPI explains that."""
     if not request.is_short or request.scope[FIELDS].get(b"content-type") != b"application/json":
         return None
     try:
@@ -63,13 +63,12 @@ async def usual_body(request: StrictRequest, model: type[M]) -> M | None:
 
 
 def field_of(request: StrictRequest, name: bytes) -> str | None:
-    """Return a header field of a request, None for none."""
     value: bytes | None = request.scope[FIELDS].get(name)
     return None if value is None else value.decode("latin-1")
 
 
 class QuickRoutes:
-    """ASGI middleware that answers what the `quick` functions of routes answer; `app` answers all else."""
+    """ASGI middleware that answers by the `quick` functions of routes, or else by `app`."""
 
     def __init__(self, app: ASGIApp, services: Services, routes: Iterable[BaseRoute]) -> None:
         self._app = app
@@ -104,7 +103,7 @@ class QuickRoutes:
 
 
 def _again(request: StrictRequest) -> Receive:
-    """Return what receives a request again whose body was read, or was not."""
+    """Return a `receive` that replays the body if it was read already."""
     body: bytes | None = getattr(request, "_body", None)
 
     async def receive() -> Message:

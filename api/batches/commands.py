@@ -215,9 +215,7 @@ def estimate_line(batch: Json) -> str | None:
     )
 
 
-def follow_batch(
-    client: CommandClient, batch: Json, show: Callable[[Json], None], *, pause: Callable[[float], None] = time.sleep
-) -> Json:
+def follow_batch(client: CommandClient, batch: Json, show: Callable[[Json], None]) -> Json:
     """Show a batch at each change until it has ended, or rests, and return it; raises as `batch` does."""
     shown = None
     while True:
@@ -226,7 +224,7 @@ def follow_batch(
             show(batch)
         if _stands_still(batch):
             return batch
-        pause(_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
         batch = client.ask("GET", "batches", batch["id"])
 
 

@@ -143,7 +143,6 @@ async def fork_of(
     job: Row,
     steps: Sequence[Row],
     tools: Mapping[str, ToolDefinition],
-    settings: Settings,
     present: Limits,
     *,
     given: Mapping[str, Any],

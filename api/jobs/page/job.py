@@ -225,7 +225,7 @@ async def show_below(request: Request, job_id: str, services: Use, who: Who) -> 
         why=values_of(await get_why(job_id, services, who)) if is_live else None,
         error=first_error(job),
         answer=structured(job),
-        rounds=_child_rounds(job, steps),
+        rounds=_child_rounds(steps),
         left_out=len(job["steps"]) - len(steps),
         below=children_by_step(job),
     )
@@ -239,7 +239,7 @@ def _child_steps(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [step for step in steps if step["index"] in wanted]
 
 
-def _child_rounds(job: dict[str, Any], steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _child_rounds(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     numbers = sorted({step["round"] for step in steps})
     return [{"number": one, "steps": [step for step in steps if step["round"] == one]} for one in numbers]
 
@@ -363,7 +363,7 @@ async def step_page(request: Request, job_id: str, index: StepPath, services: Us
 
 
 @job_page_routes.get("/ui/jobs/{job_id}/steps/{index}/output")
-async def keep_output(request: Request, job_id: str, index: str, services: Use, who: Who) -> Response:
+async def keep_output(job_id: str, index: str, services: Use, who: Who) -> Response:
     """Return the output of a step whole, as JSON to be kept: a browser shows none of it."""
     answer = await get_output(job_id, index, services, who)
     answer.headers["Content-Disposition"] = f'attachment; filename="step-{int(index)}.json"'

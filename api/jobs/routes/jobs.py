@@ -374,7 +374,7 @@ async def fork_job(
         return await accepted(services.requests, who, SubmittedJob(earlier))
     job, steps = await services.requests.planned(who.tenant_id, found)
     tools, limits = await services.catalogue.renewed(who.tenant_id), (await services.tenants.of(who.tenant_id)).limits
-    forked = await fork_of(wanted, job, steps, tools, services.settings, limits, given=given)
+    forked = await fork_of(wanted, job, steps, tools, limits, given=given)
     if wanted.dry_run:
         return JsonResponse(fork_preview(found, forked.steps, forked.reuse, forked.doubts))
     return await accepted(services.requests, who, await services.submissions.store(forked.submission))
