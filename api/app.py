@@ -123,8 +123,7 @@ def create_api(settings: Settings) -> FastAPI:
         timeout_seconds=bounds.DATABASE_TIMEOUT_SECONDS,
         statement_seconds=bounds.DATABASE_TIMEOUT_SECONDS + _STATEMENT_SECONDS,
     )
-    services = Services(settings, database, Failpoints.load(os.environ, API_CRASH_POINTS))
-    _add_subjects(services)
+    services = _compose(settings, database)
     mcp = McpDoor(services, settings.max_body_bytes)
 
     @contextlib.asynccontextmanager
@@ -172,8 +171,9 @@ def create_api(settings: Settings) -> FastAPI:
     return app
 
 
-def _add_subjects(services: Services) -> None:
-    settings, requests, arrived = services.settings, services.requests, asyncio.Event()
+def _compose(settings: Settings, database: Database) -> Services:
+    services = Services(settings, database, Failpoints.load(os.environ, API_CRASH_POINTS))
+    requests, arrived = services.requests, asyncio.Event()
     answers = QuestionAnswers(settings, services.questions, requests, services.catalogue, services.payloads)
     builder, batches = services.submissions.builder, services.batches
     subjects = (
@@ -185,6 +185,7 @@ def _add_subjects(services: Services) -> None:
         BatchValidation(batches, builder, services.catalogue, arrived, settings.model_prices),
     )
     services.subjects.update({type(one): one for one in subjects})
+    return services
 
 
 @contextlib.asynccontextmanager

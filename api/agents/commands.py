@@ -76,12 +76,12 @@ def show_document(
 ) -> None:
     """Show an agent's document as YAML, or a skill's text: what `planq agents apply` takes."""
     if skill:
-        text = client.skill(name, version)
-    else:
-        found = client.ask("GET", "agents", name, version=version)
-    if skill:
+        with client.opened("skills", name, version=version) as response:
+            text = response.read().decode()
         print_json({"name": name, "text": text}) if as_json else out.print(text)
-    elif as_json:
+        return
+    found = client.ask("GET", "agents", name, version=version)
+    if as_json:
         print_json(found)
     else:
         out.print(plain(document_yaml(found["document"])))

@@ -140,8 +140,8 @@ def print_results(
 @api_command
 def print_errors(client: CommandClient, batch_id: BatchId, to: To = None) -> None:
     """Print what is wrong with lines, a line of JSON each: invalid, or its job failed or is partial."""
-    with client.pieces("batches", batch_id, "errors") as pieces:
-        write_pieces(pieces, to)
+    with client.opened("batches", batch_id, "errors") as response:
+        write_pieces(response.iter_bytes(), to)
 
 
 @api_command

@@ -6,11 +6,13 @@ Nothing is retried here: a person is told at once that nothing answers, and deci
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any, Self
 from urllib.parse import quote
 from uuid import uuid4
+
+import httpx
 
 from planq.shared.client.clients import Client
 from planq.shared.client.exchanges import Page
@@ -55,11 +57,9 @@ class CommandClient:
     def remove(self, *path: object) -> None:
         self.api.send(ApiRequest("DELETE", _path(path)))
 
-    @contextmanager
-    def pieces(self, *path: object, **params: object) -> Iterator[Iterator[bytes]]:
-        """Lend what is at a path, of any size, in pieces; raises `Unavailable` where it breaks off."""
-        with self.api.opened(ApiRequest("GET", _path(path), _present(params))) as response:
-            yield response.iter_bytes()
+    def opened(self, *path: object, **params: object) -> AbstractContextManager[httpx.Response]:
+        """Lend the response at a path, to be read in pieces; raises `Unavailable` if it breaks off."""
+        return self.api.opened(ApiRequest("GET", _path(path), _present(params)))
 
     def send_batch(
         self, lines: Iterable[bytes], size: int | None, params: Mapping[str, str], *, idempotency_key: str | None
@@ -71,13 +71,6 @@ class CommandClient:
         pieces = iter(lines)
         request = ApiRequest("POST", "/batches", params, headers, pieces=lambda: pieces, seconds=UPLOAD_SECONDS)
         return self.api.document(request)
-
-    @contextmanager
-    def artifact(self, artifact_id: str, version: int | None) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Lend the media type of a version of an artifact, and its bytes in pieces; raises as `pieces` does."""
-        request = ApiRequest("GET", at("artifacts", artifact_id), _present({"version": version}))
-        with self.api.opened(request) as response:
-            yield response.headers.get("content-type", ""), response.iter_bytes()
 
     def log(self, job_id: str, *, children: bool) -> Iterator[StreamEvent]:
         """Yield the events of a job that there are now, the oldest first, a page at a time."""
@@ -95,10 +88,6 @@ class CommandClient:
     def say(self, text: str, fields: MessageFields) -> Json:
         """Store a message, and return `{status, job_id, conversation_id, …}` without waiting for its answer."""
         return self.api.document(message_request(text, fields, uuid4().hex))
-
-    def skill(self, name: str, version: int | None = None) -> str:
-        request = ApiRequest("GET", at("skills", name), _present({"version": version}))
-        return self.api.send(request).body.decode()
 
     def put(self, kind: str, name: str, body: bytes, media_type: str) -> tuple[Json, bool]:
         """Store one of the `agents` or `skills`; return it, and whether that made a new version."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from random import SystemRandom
 from time import monotonic
 from typing import Annotated, Any, Literal
@@ -137,17 +138,16 @@ async def get_job_events(
     """
     found = job_id_of(job_id)
     await check_job_is_open_to(who, services.requests, found)
-    position = await _position(request, services.event_log, after, last_event_id)
+    log = services.event_log
+    position = await _position(request, log, after, last_event_id)
     view = await services.requests.view(who.tenant_id, found, only_ended=True)
     if _wants_page(request):
-        return await _page_of_job(services.event_log, who, found, position, limit, order, with_children=children)
-    more = services.event_log.has_more
-    if (
-        view.has_ended
-        and follow
-        and position is not None
-        and not await more(who.tenant_id, found, position, with_children=children)
-    ):
+        first = partial(log.of_job, who.tenant_id, found, with_children=children)
+        last = partial(log.last_of_job, who.tenant_id, found, with_children=children)
+        return await _page(first, last, position, limit, order)
+    may_be_over = view.has_ended and follow
+    more = partial(log.has_more, who.tenant_id, found, with_children=children)
+    if may_be_over and position is not None and not await more(position):
         return Response(status_code=204)
     topic = Topic(StreamSubject.TREE if children else StreamSubject.JOB, found)
     return await _opened(
@@ -158,7 +158,7 @@ async def get_job_events(
         position or BEGINNING,
         follow=follow,
         has_ended=view.has_ended,
-        root=await services.event_log.root_of(who.tenant_id, found) if children else None,
+        root=await log.root_of(who.tenant_id, found) if children else None,
     )
 
 
@@ -208,7 +208,9 @@ async def get_events(
     """
     position = await _position(request, services.event_log, after, last_event_id)
     if _wants_page(request):
-        return await _page_of_tenant(services.event_log, who, position, limit, order)
+        first = partial(services.event_log.of_tenant, who.tenant_id)
+        last = partial(services.event_log.last_of_tenant, who.tenant_id)
+        return await _page(first, last, position, limit, order)
     return await _opened(services, request, who, Topic(StreamSubject.TENANT, who.tenant_id), position, follow=follow)
 
 
@@ -223,33 +225,15 @@ def _wants_page(request: Request) -> bool:
     return wanted["application/json"] > wanted[MEDIA_TYPE]
 
 
-async def _page_of_job(
-    log: EventLog,
-    who: Caller,
-    job_id: UUID,
+async def _page(
+    first: Callable[[Position, int], Awaitable[Sequence[LoggedEvent]]],
+    last: Callable[[Position, int], Awaitable[Sequence[LoggedEvent]]],
     position: Position | None,
     limit: int,
     order: str,
-    *,
-    with_children: bool,
 ) -> Response:
-    page = (who.tenant_id, job_id)
-    if order == "asc":
-        found = await log.of_job(*page, position or BEGINNING, limit + 1, with_children=with_children)
-    else:
-        found = await log.last_of_job(*page, position or END, limit + 1, with_children=with_children)
-    return _shown_page(found, limit)
-
-
-async def _page_of_tenant(log: EventLog, who: Caller, position: Position | None, limit: int, order: str) -> Response:
-    if order == "asc":
-        found = await log.of_tenant(who.tenant_id, position or BEGINNING, limit + 1)
-    else:
-        found = await log.last_of_tenant(who.tenant_id, position or END, limit + 1)
-    return _shown_page(found, limit)
-
-
-def _shown_page(found: Sequence[LoggedEvent], limit: int) -> Response:
+    """Answer with a page of the log, which `first` and `last` read from either end."""
+    found = await (first(position or BEGINNING, limit + 1) if order == "asc" else last(position or END, limit + 1))
     following = found[limit - 1].position if len(found) > limit else None
     shown = [{"id": str(one.position), **event_document(one)} for one in found[:limit]]
     body = orjson.dumps({"events": shown, "next": None if following is None else str(following)})

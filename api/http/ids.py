@@ -54,12 +54,9 @@ def page_of(
 
     Where `cursor_after` does not say another, the cursor is the `id` of a page's last row.
     """
-    following = (cursor_after or id_cursor)(rows[limit - 1]) if len(rows) > limit else None
+    after = cursor_after or (lambda row: cursor_of(row["id"].bytes))  # type: ignore[index]
+    following = after(rows[limit - 1]) if len(rows) > limit else None
     return JsonResponse({"items": [show(row) for row in rows[:limit]], "next_cursor": following})
-
-
-def id_cursor(row: Any) -> str:
-    return cursor_of(row["id"].bytes)
 
 
 def id_of_cursor(cursor: str | None) -> UUID | None:

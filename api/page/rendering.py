@@ -146,22 +146,16 @@ class Asset(NamedTuple):
 
 @cache
 def assets() -> dict[str, Asset]:
-    return {_served_name(path): Asset(_TYPES[path.suffix], path.read_bytes()) for path in _paths()}
+    """Return the served files by name. The name contains a digest, so a browser may keep the file."""
+    paths = (path for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES)
+    return {_served_name(path): Asset(_TYPES[path.suffix], path.read_bytes()) for path in paths}
 
 
 @cache
-def _names() -> dict[str, str]:
-    return {path.name: _served_name(path) for path in _paths()}
-
-
-def _paths() -> list[Path]:
-    return [path for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES]
-
-
 def _served_name(path: Path) -> str:
     return f"{path.stem}.{sha256(path.read_bytes()).hexdigest()[:16]}{path.suffix}"
 
 
 def asset_url(name: str) -> str:
-    """Return the address of a file for the present request; raises `KeyError` for what is none."""
-    return below_prefix(f"{UI}/assets/{_names()[name]}")
+    """Return the address of a file for the present request."""
+    return below_prefix(f"{UI}/assets/{_served_name(_FOLDER / name)}")

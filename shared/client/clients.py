@@ -297,16 +297,16 @@ class JobHandle(JobFacts[Client]):
 
     def cancel(self) -> Self:
         """Cancel the job; raises `Conflict` where it has ended otherwise."""
-        return self._now(self._client.document(requests.job_action(self.id, "cancel")))
+        return self._now(self._client.document(requests.action("jobs", self.id, "cancel")))
 
     def pause(self) -> Self:
         """Let nothing more of the job begin."""
-        return self._now(self._client.document(requests.job_action(self.id, "pause")))
+        return self._now(self._client.document(requests.action("jobs", self.id, "pause")))
 
     def resume(self, *, repeat_unsafe: bool = False) -> Self:
         """Let the job go on, or try again what has not succeeded."""
         body = {"repeat_unsafe": repeat_unsafe}
-        return self._now(self._client.document(requests.job_action(self.id, "resume", body)))
+        return self._now(self._client.document(requests.action("jobs", self.id, "resume", body)))
 
 
 class BatchHandle(BatchFacts[Client]):
@@ -332,19 +332,19 @@ class BatchHandle(BatchFacts[Client]):
 
     def cancel(self) -> Self:
         """Begin nothing more, and cancel what runs."""
-        return self._now(self._client.document(requests.batch_action(self.id, "cancel")))
+        return self._now(self._client.document(requests.action("batches", self.id, "cancel")))
 
     def pause(self) -> Self:
         """Begin nothing more; what runs goes on to its end."""
-        return self._now(self._client.document(requests.batch_action(self.id, "pause")))
+        return self._now(self._client.document(requests.action("batches", self.id, "pause")))
 
     def resume(self, **limits: float) -> Self:
         """Let the batch go on, also with a larger `max_cost_usd` or `max_tokens`."""
-        return self._now(self._client.document(requests.batch_action(self.id, "resume", limits)))
+        return self._now(self._client.document(requests.action("batches", self.id, "resume", limits)))
 
     def retry(self) -> Self:
         """Make new jobs of the lines that have failed."""
-        return self._now(self._client.document(requests.batch_action(self.id, "retry")))
+        return self._now(self._client.document(requests.action("batches", self.id, "retry")))
 
 
 class AsyncClient(_Connection):
@@ -591,16 +591,16 @@ class AsyncJobHandle(JobFacts[AsyncClient]):
 
     async def cancel(self) -> Self:
         """Cancel the job; raises `Conflict` where it has ended otherwise."""
-        return self._now(await self._client.document(requests.job_action(self.id, "cancel")))
+        return self._now(await self._client.document(requests.action("jobs", self.id, "cancel")))
 
     async def pause(self) -> Self:
         """Let nothing more of the job begin."""
-        return self._now(await self._client.document(requests.job_action(self.id, "pause")))
+        return self._now(await self._client.document(requests.action("jobs", self.id, "pause")))
 
     async def resume(self, *, repeat_unsafe: bool = False) -> Self:
         """Let the job go on, or try again what has not succeeded."""
         body = {"repeat_unsafe": repeat_unsafe}
-        return self._now(await self._client.document(requests.job_action(self.id, "resume", body)))
+        return self._now(await self._client.document(requests.action("jobs", self.id, "resume", body)))
 
 
 class AsyncBatchHandle(BatchFacts[AsyncClient]):
@@ -626,16 +626,16 @@ class AsyncBatchHandle(BatchFacts[AsyncClient]):
 
     async def cancel(self) -> Self:
         """Begin nothing more, and cancel what runs."""
-        return self._now(await self._client.document(requests.batch_action(self.id, "cancel")))
+        return self._now(await self._client.document(requests.action("batches", self.id, "cancel")))
 
     async def pause(self) -> Self:
         """Begin nothing more; what runs goes on to its end."""
-        return self._now(await self._client.document(requests.batch_action(self.id, "pause")))
+        return self._now(await self._client.document(requests.action("batches", self.id, "pause")))
 
     async def resume(self, **limits: float) -> Self:
         """Let the batch go on, also with a larger `max_cost_usd` or `max_tokens`."""
-        return self._now(await self._client.document(requests.batch_action(self.id, "resume", limits)))
+        return self._now(await self._client.document(requests.action("batches", self.id, "resume", limits)))
 
     async def retry(self) -> Self:
         """Make new jobs of the lines that have failed."""
-        return self._now(await self._client.document(requests.batch_action(self.id, "retry")))
+        return self._now(await self._client.document(requests.action("batches", self.id, "retry")))

@@ -159,10 +159,11 @@ def output_path(job_id: str, step: int) -> str:
     return f"{at('jobs', job_id)}/steps/{step}/output"
 
 
-def job_action(job_id: str, action: str, body: Json | None = None) -> ApiRequest:
+def action(kind: str, id: str, name: str, body: Json | None = None) -> ApiRequest:
+    """Return the request to `cancel`, `pause`, `resume` or `retry` one of the `jobs` or `batches`."""
     # Cancelled twice is cancelled, paused twice is paused; resumed twice may begin twice.
-    is_repeatable = action in ("cancel", "pause")
-    return ApiRequest("POST", f"{at('jobs', job_id)}/{action}", body=body, is_repeatable=is_repeatable)
+    is_repeatable = name in ("cancel", "pause")
+    return ApiRequest("POST", f"{at(kind, id)}/{name}", body=body, is_repeatable=is_repeatable)
 
 
 def answer_request(question_id: str, body: Json) -> ApiRequest:
@@ -217,12 +218,6 @@ def _line(line: Mapping[str, Any]) -> Mapping[str, Any]:
         return line
     rest = {name: value for name, value in body.items() if name != "attachments"}
     return {**line, "body": {**rest, "input": with_attachments(body.get("input"), body["attachments"])}}
-
-
-def batch_action(batch_id: str, action: str, body: Json | None = None) -> ApiRequest:
-    """Return the request to `cancel`, `pause`, `resume` or `retry` a batch."""
-    is_repeatable = action in ("cancel", "pause")
-    return ApiRequest("POST", f"{at('batches', batch_id)}/{action}", body=body, is_repeatable=is_repeatable)
 
 
 def _key(given: str | None) -> dict[str, str]:

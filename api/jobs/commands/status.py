@@ -239,8 +239,8 @@ def output(
 
     On a terminal it is shown without what could steer the terminal.
     """
-    with client.pieces("jobs", job_id, "steps", index, "output") as pieces:
-        write_pieces(pieces, to)
+    with client.opened("jobs", job_id, "steps", index, "output") as response:
+        write_pieces(response.iter_bytes(), to)
 
 
 @api_command
@@ -358,8 +358,9 @@ def artifact(
 
     On a terminal texts are shown without what could steer the terminal; of other bytes --to makes a file.
     """
-    with client.artifact(artifact_id, version) as (media_type, pieces):
+    with client.opened("artifacts", artifact_id, version=version) as response:
+        media_type = response.headers.get("content-type", "")
         is_text = media_type.startswith(("text/", "application/json"))
         if to is None and not is_text and sys.stdout.isatty():
             raise Misconfigured(f"the artifact is {as_line(media_type)}, which no terminal shows; add --to FILE")
-        write_pieces(pieces, to)
+        write_pieces(response.iter_bytes(), to)

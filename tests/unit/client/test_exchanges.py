@@ -20,7 +20,7 @@ from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound, Una
 UNSENT = ConnectionFailure(httpx.ConnectError("refused"), was_sent=False)
 CUT = ConnectionFailure(httpx.ReadError("reset"), was_sent=True)
 LOOK = ApiRequest("GET", "/jobs/1", is_repeatable=True)
-RESUME = requests.job_action("1", "resume", {})
+RESUME = requests.action("jobs", "1", "resume", {})
 
 
 class Conversation:
