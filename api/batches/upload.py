@@ -36,9 +36,9 @@ _CHARS_AT_ONCE = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchUploads:
-    """Stores batches; `arrived` is set when one is whole, for what validates its lines.
+    """Stores batches; `arrived` is set when one is complete, for the validation of its lines.
 
-    `receiving` counts the files that each tenant sends to this process now.
+    `receiving` counts by tenant the files that this process receives now.
     """
 
     tenants: TenantDirectory
@@ -49,9 +49,9 @@ class BatchUploads:
     async def store(self, new: NewBatch, body: AsyncIterator[bytes], parameters: str) -> tuple[UUID, bool]:
         """Store a batch with its lines; return its id, and whether it is new.
 
-        An idempotency key stands for the file and the `parameters`. Raises `InvalidRequest` for a file without lines,
-        `TooLarge` for one line too many, `HttpRefusal` (429) beyond what the tenant may send at once,
-        `Conflict` as `BatchStore.begin` does, and what `body` raises.
+        An idempotency key covers the file and the `parameters`. Raises `InvalidRequest` for an empty file, `TooLarge`
+        for too many lines, `HttpRefusal` (429) beyond the limits of the tenant, `Conflict` as `BatchStore.begin`
+        does, and as `body`.
         """
         waiting, most = await self._room(new.tenant_id)
         # Of no name in the file system, so it goes with the process, whatever becomes of it.
@@ -76,11 +76,7 @@ class BatchUploads:
         return new.id, True
 
     async def _room(self, tenant_id: str) -> tuple[int, int]:
-        """Return how many lines of a tenant wait, and how many may.
-
-        Files that other processes receive count as soon as these begin to store them. Raises `HttpRefusal` (429) for
-        an upload too many.
-        """
+        """Return how many lines of a tenant wait, and how many may; raises `HttpRefusal` (429)."""
         config = (await self.tenants.of(tenant_id)).config
         stored, waiting = await self.batches.intake(tenant_id)
         if stored + self.receiving[tenant_id] >= config.max_uploads:

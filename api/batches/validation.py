@@ -1,7 +1,7 @@
-"""The lines of batches become jobs-to-be: every check of `POST /jobs`, in chunks that any API process goes on with.
+"""Validation of the lines of batches: every check of `POST /jobs`, in chunks that any API process can continue.
 
-One task of each API process holds one batch at a time. What it has looked at is committed chunk by chunk, so that a
-process that dies costs the work of a second or two; another one goes on once its hold is over.
+One task of each API process owns one batch at a time, and commits it chunk by chunk. If the process dies, another one
+continues after the end of its lease.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _read_lines(lines: Sequence[tuple[int, str]], defaults: Mapping[str, Any]) -
 
 
 def read_line(number: int, text: str, defaults: Mapping[str, Any]) -> _ReadLine:
-    """Return the request of a line; a field of its own that is not null takes the place of the same default."""
+    """Return the request of a line; its own fields that are not null win over the defaults."""
     try:
         sent = decode_body(text.encode(), name="the line")
     except HttpRefusal as refusal:
@@ -104,7 +104,7 @@ def defects_of(error: ValidationError, *place: str) -> ErrorRecord:
 
 
 class Sizes:
-    """What lines of a batch have in common, worked out once: planq's own words, tools as they are told, prices."""
+    """Values that the lines of a batch share, computed once: tokens of prompts and tools, and prices."""
 
     def __init__(self, own_prices: Mapping[str, OwnPrice]) -> None:
         self._own_prices = own_prices
@@ -140,7 +140,7 @@ def _price_of(model: str, own_prices: Mapping[str, OwnPrice]) -> Price | None:
 
 @dataclass(frozen=True, slots=True)
 class BatchValidation:
-    """Makes jobs-to-be of the lines of batches; `arrived` is set when an upload is whole."""
+    """Validates the lines of batches; `arrived` is set when an upload is complete."""
 
     batches: BatchStore
     builder: JobBuilder
@@ -149,7 +149,7 @@ class BatchValidation:
     own_prices: Mapping[str, OwnPrice]
 
     async def keep(self) -> None:
-        """Validate the lines of batches as long as the process lives; what the database refuses is tried again."""
+        """Validate lines until cancelled; a failure of the database is retried."""
 
         async def validate_due() -> None:
             if await self.batches.is_due():
@@ -160,7 +160,7 @@ class BatchValidation:
         await every(_POLL_SECONDS, validate_due, name="batches", pause=woken_by(self.arrived))
 
     async def _validate(self, held: HeldBatch) -> None:
-        """Validate the lines of a batch up to the end, unless another process holds it by then."""
+        """Validate the lines of a batch, unless another process owns it by then."""
         estimate, sizes, after = held.estimate, Sizes(self.own_prices), 0
         while lines := await self.batches.received(held, after):
             read = await off_loop(_read_lines, lines, {"priority": str(held.priority), **held.defaults})
@@ -180,10 +180,7 @@ class BatchValidation:
     async def _checked(
         self, held: HeldBatch, line: _ReadLine, sizes: Sizes
     ) -> tuple[CheckedLine, LineEstimate | None]:
-        """Return what becomes of a line, and what it is taken to use.
-
-        Raises `Unavailable` where that cannot be known.
-        """
+        """Return a checked line, and its estimate; raises `Unavailable` if that cannot be known."""
         if line.request is None:
             return CheckedLine(line.number, line.custom_id, error=line.error), None
         given = {"trace_id": trace_id(None)}

@@ -40,14 +40,13 @@ _SHOWN_LINES = 12
 
 
 class PlainConsole(Console):
-    """A console whose text is `plain` however it came about: the last thing that is done to it before it is written.
+    """A console that applies `plain` to all text, as the last step before it is written.
 
-    Markdown's entities become characters only while it is rendered. Colours and the movements of a progress bar are
-    rich's own, and no text of anybody's.
+    Markdown's entities become characters only while it is rendered.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does; what will not be shown has no part in how lines are laid out.
+        """Print as rich does, without control characters.
 
         A standard error that cannot be written (a full disk) changes nothing about the command.
         """
@@ -60,10 +59,7 @@ class PlainConsole(Console):
             discard(2)
 
     def on_broken_pipe(self) -> None:
-        """Go on in silence without standard error; leave the end to `main` without standard output.
-
-        rich would end the process as a failure.
-        """
+        """Go on silently without standard error; without standard output leave the end to `main`."""
         self.quiet = True
         if not self.stderr:
             raise  # rich calls this where it handles the error
@@ -92,7 +88,7 @@ def discard(stream: int) -> None:
 
 
 def plain(text: str) -> str:
-    """Return text without control characters: what a tool or a model wrote must not steer the terminal."""
+    """Return text without control characters, so that text of a tool or a model cannot steer the terminal."""
     return text.translate(_CONTROLS)
 
 
@@ -108,7 +104,7 @@ def tail_of(text: str) -> Any:
 
 
 def shown_json(value: Any) -> str:
-    """Return a value as JSON on one line in which each character that would not be seen is an escape."""
+    """Return a value as JSON on one line, with escapes for invisible characters."""
     return json.dumps(value, ensure_ascii=False).translate(_JSON_ESCAPES)
 
 
@@ -136,7 +132,7 @@ def shown_cost(usage: Mapping[str, Any]) -> str:
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as lines with aligned columns.
 
-    Not a table: a table's cells are cut to the terminal's width, and these are there to be copied and piped.
+    Not a table of rich, which cuts cells: these lines can be copied and piped.
     """
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -219,10 +215,10 @@ def preview_of(job: dict[str, Any]) -> str:
 
 
 def write_pieces(pieces: Iterable[bytes], to: Path | None) -> None:
-    """Write JSON of any size that comes in pieces: to a file, or to standard output.
+    """Write JSON of any size that comes in pieces to a file, or to standard output.
 
-    On a terminal it is shown without what could steer the terminal, else as it is. Raises `Misconfigured` for a file
-    that cannot be written; an earlier one stays until the new one is whole.
+    A terminal gets no control characters. Raises `Misconfigured` for a file that cannot be written; an earlier file
+    stays until the new one is complete.
     """
     if to is not None:
         _write_file(to, pieces)

@@ -30,7 +30,7 @@ from planq.shared.subjects.conversations.store import ConversationStore, Inbound
 
 
 class Assignment(NamedTuple):
-    """Who works on a job, and how; each field is that of the same name of a `Submission`."""
+    """The agent of a job and how it works; each field is that of the same name of a `Submission`."""
 
     strategy: Strategy
     model: str
@@ -43,10 +43,7 @@ class Assignment(NamedTuple):
     def to_agent(
         self, name: str, agent: PinnedAgent, strategy: Strategy, model: str, asked: LoopBlock | None = None
     ) -> Assignment:
-        """Return it as an agent's, with the agent's loop block, which `asked` narrows.
-
-        Raises `InvalidRequest` for a skill that is not there.
-        """
+        """Return it for an agent, with the agent's loop block, which `asked` narrows; raises `InvalidRequest`."""
         own = agent.document.loop_block()
         block = merged(own, asked)
         return Assignment(
@@ -62,14 +59,14 @@ class Assignment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """Looks up what assignments name: agents, skills as prompts, and planners of workers."""
+    """Looks up the agents, skills (as prompts) and planners that assignments name."""
 
     agents: DocumentStore
     skills: DocumentStore
     workers: WorkerRegistry
 
     async def pinned(self, tenant_id: str, agent: NamedAgent, *, may_be_retired: bool = False) -> PinnedAgent:
-        """Return an agent in the version that is named, or in its newest; raises `NotFound` as `pin_agent` does."""
+        """Return an agent in the named version, or in its newest; raises `NotFound` as `pin_agent` does."""
         return await pin_agent(
             *(self.agents, self.skills, tenant_id), *(agent.name, agent.version), may_be_retired=may_be_retired
         )
@@ -77,7 +74,7 @@ class Assignments:
     async def completed(self, tenant_id: str, assignment: Assignment) -> Assignment:
         """Return an assignment with the text of the skill that its loop block names as prompt.
 
-        Raises `InvalidRequest` for a skill that is none, and for a planner that no worker alive has.
+        Raises `InvalidRequest` for an unknown skill, and for a planner that no live worker has.
         """
         if assignment.loop is None:
             return assignment
@@ -85,7 +82,7 @@ class Assignments:
         return assignment._replace(loop=await with_prompt(self.skills, tenant_id, assignment.loop))
 
     async def _check_planner(self, name: str | None) -> None:
-        """Raise `InvalidRequest` for a planner that no worker alive has; while none is there nobody knows."""
+        """Raise `InvalidRequest` for a planner that no live worker has. Without workers, every name passes."""
         if name is None or (known := await self.workers.planners()) is None or name in known:
             return
         there = listed(sorted(known)) or "none"
@@ -94,7 +91,7 @@ class Assignments:
 
 
 def without_rounds(block: LoopBlock) -> list[Finding]:
-    """Return a defect for each field of a block that means nothing to a job without rounds."""
+    """Return a defect for each field of a block that has no meaning for a job without rounds."""
     message = "only a job with rounds has it; send strategy: loop, or strategy: react"
     return [((name,), message) for name in block.of_loops_alone()]
 
@@ -106,13 +103,13 @@ AgentHeader = Annotated[
 ]
 
 _LOOKS = 5
-"""How often a job is made anew because somebody gives its conversation another agent at this moment."""
+"""Maximum number of tries while other requests change the agent of the conversation."""
 
 
 def named_agent(agent: str | None, header: str | None, metadata: Mapping[str, Any] | None) -> NamedAgent | None:
-    """Return the agent that a request names: in its body, else in its header, else in its metadata.
+    """Return the agent that a request names: in its body, else its header, else its metadata.
 
-    Raises `InvalidRequest` for metadata that name it in another way than by a text.
+    Raises `InvalidRequest` for metadata that name it other than by a text.
     """
     if agent is not None:
         return read_named_agent(agent)
@@ -130,10 +127,10 @@ def named_agent(agent: str | None, header: str | None, metadata: Mapping[str, An
 async def received_for_agent(
     conversations: ConversationStore, assignments: Assignments, inbound: Inbound
 ) -> InboundResult:
-    """Store a message with a job of the agent that it is for; one that was sent as a job has it already.
+    """Store a message with a job of its agent; a message that was sent as a job has the agent already.
 
-    Raises as `ConversationStore.receive` does, `NotFound` for an agent that is not there, and `InvalidRequest` for
-    one that lists skills which are not.
+    Raises as `ConversationStore.receive` does, `NotFound` for an unknown agent, and `InvalidRequest` for one that
+    lists unknown skills.
     """
     if inbound.is_job:
         return await conversations.receive(inbound)

@@ -49,7 +49,7 @@ def _checked_type(one: FilterField) -> Any:
 
 
 def query_parameters(*names: str) -> list[Parameter]:
-    """Return the parameters of an address for these fields, for all without names."""
+    """Return the query parameters for these fields of the filter, for all without names."""
     return [
         Parameter(
             one.name,
@@ -78,7 +78,7 @@ class JobFilterRequest(_Fields):
     """Which jobs are meant: those for which all of it holds, never child jobs, none at all that came later."""
 
     def checked(self, now: datetime) -> JobFilter:
-        """Return the filter as it is kept; raises `TooLarge` for metadata, `InvalidRequest` for what is no time."""
+        """Return the filter as it is stored; raises `TooLarge` for metadata, `InvalidRequest` for a bad time."""
         given: dict[str, Any] = dict(self)
         check_object("metadata", given["metadata"], MAX_METADATA_BYTES)
         before = [_ago(now, given["older_than_seconds"]), _time("created_before", given["created_before"])]
@@ -97,9 +97,9 @@ _KEPT = [one.name for one in fields(JobFilter)]
 
 
 def filter_of(given: Mapping[str, Any], now: datetime) -> JobFilter:
-    """Return the filter of an address, whose `metadata` is the text of a JSON object; None stands for not given.
+    """Return the filter of a query, whose `metadata` is the text of a JSON object; None means absent.
 
-    Raises `InvalidRequest` with what does not fit, and what `checked` raises.
+    Raises `InvalidRequest` for a bad value, and as `checked` does.
     """
     known = {name: value for name, value in given.items() if value is not None}
     known["metadata"] = object_in("metadata", given.get("metadata"))
@@ -111,7 +111,7 @@ def filter_of(given: Mapping[str, Any], now: datetime) -> JobFilter:
 
 
 def object_in(name: str, text: str | None) -> dict[str, Any] | None:
-    """Return the JSON object of a parameter; raises `InvalidRequest` for what is none, `TooLarge` for a long one."""
+    """Return the JSON object of a parameter; raises `InvalidRequest` for other text, `TooLarge` for a long one."""
     if text is None:
         return None
     try:

@@ -125,12 +125,12 @@ class FlowTaskPage(PageDocument[FlowTask]):
 
 
 def plan_id_of(job_id: UUID) -> UUID:
-    """Return the id of a job's plan: the same bits with version 8 (RFC 9562 §5.8) in the place of 7."""
+    """Return the id of a job's plan: the same bits with version 8 (RFC 9562 §5.8) instead of 7."""
     return UUID(int=job_id.int & ~_VERSION_BITS | _PLAN_VERSION)
 
 
 def job_id_of_plan(text: str) -> UUID:
-    """Return the job of a plan's id in a path; what is no id of a plan names none: `NotFound`."""
+    """Return the job of a plan's id in a path; raises `NotFound` for any other text."""
     try:
         found = UUID(text)
     except ValueError:
@@ -145,7 +145,7 @@ def no_plan(text: object) -> NotFound:
 
 
 def task_status(row: Mapping[str, Any]) -> TaskStatus:
-    """Return where a job stands as a task; what `max_tool_steps` ended has failed (docs/decisions.md, D31)."""
+    """Return the status of a job as a task; a job that `max_tool_steps` ended has failed (docs/decisions.md, D31)."""
     status = JobStatus(row["status"])
     if status.is_terminal:
         has_failed = row["stop_reason"] == StopReason.MAX_TOOL_STEPS
@@ -157,7 +157,7 @@ def task_status(row: Mapping[str, Any]) -> TaskStatus:
 
 
 def plan_status(row: Mapping[str, Any]) -> PlanStatus:
-    """Return where the plan of a job stands; it is a draft until a worker begins the job."""
+    """Return the status of the plan of a job: a draft until a worker begins the job."""
     if row["status"] == JobStatus.QUEUED:
         return PlanStatus.DRAFT
     task = task_status(row)
@@ -185,7 +185,7 @@ def task_document(view: JobView) -> dict[str, Any]:
 def plan_document(view: JobView, current_step: int | None = None) -> dict[str, Any] | None:
     """Return a `FlowPlan`, None for a job without one.
 
-    With `current_step` its steps stand as somebody says who works on that one; else as the job itself stands.
+    With `current_step`, the statuses are relative to that step.
     """
     row, body = view.row, _plan_body(view)
     if body is None:
@@ -209,7 +209,7 @@ def plan_document(view: JobView, current_step: int | None = None) -> dict[str, A
 
 
 def step_statuses(numbers: Iterable[int], current: int) -> list[str]:
-    """Return where numbered steps stand when one is worked on: those before it are done; 0 means that none is."""
+    """Return the statuses of numbered steps while one is worked on; 0 means that none has begun."""
     return [
         "pending" if not current or number > current else "executing" if number == current else "completed"
         for number in numbers
@@ -217,7 +217,7 @@ def step_statuses(numbers: Iterable[int], current: int) -> list[str]:
 
 
 def _plan_body(view: JobView) -> Mapping[str, Any] | None:
-    """Return the plan that a job began with; the turns of `react` are none."""
+    """Return the plan that a job began with; the turns of `react` have none."""
     row = view.row
     if row["plan_body"] is None or not Strategy(row["strategy"]).begins_with_plan:
         return None
@@ -226,7 +226,7 @@ def _plan_body(view: JobView) -> Mapping[str, Any] | None:
 
 
 def _advised(view: JobView, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of a guide, as many done as calls have ended; which call is which step's, nobody knows."""
+    """Return the steps of a guide, as many done as calls have ended: no call belongs to one step."""
     made = sum(map(_has_ended, view.steps))
     is_done = plan_status(view.row) is PlanStatus.COMPLETED
     shown = []
@@ -254,7 +254,7 @@ _STATUS_OF_STEP: Mapping[StepStatus, str] = {
 
 
 def _planned(view: JobView, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of a plan that planq carries out; numbers are those of the plan, from 1."""
+    """Return the steps of a plan that planq carries out, numbered from 1."""
     stored = {step["index"]: step for step in view.steps if step["round"] == 0}
     calls: Sequence[Mapping[str, Any]] = body.get("calls") or ()
     return [
@@ -276,7 +276,7 @@ def _has_ended(step: Mapping[str, Any]) -> bool:
 
 
 def _result(view: JobView, step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a step came to. Of a turn all steps have its number; the round of a guide is none of the turns."""
+    """Return the result of a step. All steps of a turn have its number; the round of a guide is no turn."""
     turn = step["round"] + (0 if view.row["plan_source"] == GUIDE_SOURCE else 1)
     is_turn = view.row["plan_source"] == GUIDE_SOURCE or not Strategy(view.row["strategy"]).begins_with_plan
     shown = {"step_number": turn if is_turn else step["index"] + 1, "tool_name": step["tool_name"]}

@@ -60,7 +60,7 @@ from planq.shared.subjects.questions.store import QuestionStore
 from planq.shared.subjects.tenants.config import Tenant
 
 _LIMITED_SECONDS = 30
-"""What a client is asked to wait whose provider wants fewer calls; what is shorter planq has waited itself."""
+"""`Retry-After` if the model's provider limits the rate; shorter pauses planq waits itself."""
 
 _OF_THE_PROVIDER = frozenset(
     kind.code
@@ -153,10 +153,9 @@ class PendingAnswer(Answer):
 def checked_message(
     settings: Settings, tenant: Tenant, message: CanonicalMessage, sent: Any, headers: Mapping[str, str]
 ) -> Inbound:
-    """Return a message as it is stored, with the job that is to answer it; `sent` is the decoded body.
+    """Return a message as it is stored, with the job that answers it; `sent` is the decoded body.
 
-    Raises as `checked_text` does, `TooLarge` for long metadata, and `HttpRefusal` for an Idempotency-Key that is
-    none.
+    Raises as `checked_text` does, `TooLarge` for long metadata, and `HttpRefusal` for a bad Idempotency-Key.
     """
     config = tenant.config
     named = named_agent(message.agent, headers.get(AGENT_HEADER), message.metadata)
@@ -198,7 +197,7 @@ def checked_message(
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Takes messages in: a turn each of its conversation, or the answer to a question."""
+    """Stores messages: each is a turn of its conversation, or the answer to a question."""
 
     conversations: ConversationStore
     assignments: Assignments
@@ -209,16 +208,16 @@ class Messages:
     parts: PartIntake
 
     async def with_parts(self, inbound: Inbound, message: CanonicalMessage, *, message_flow: bool) -> Inbound:
-        """Return a message with its parts, whose bytes are stored; raises as `PartIntake.stored` does."""
+        """Return a message whose parts are stored; raises as `PartIntake.stored` does."""
         submission = inbound.submission
         parts = await self.parts.stored(submission.tenant_id, message.said().parts, message_flow=message_flow)
         return inbound if parts is None else replace(inbound, submission=replace(submission, parts=parts))
 
     async def in_conversation(self, inbound: Inbound, conversation_id: str | None) -> Inbound:
-        """Return a message in the thread of the conversation that it names; as it is where it names none.
+        """Return a message in the thread of the conversation that it names, if any.
 
-        Raises `NotFound` for one that the tenant does not have on the message's channel, and `Conflict` where the
-        message names another thread beside it.
+        Raises `NotFound` unless the tenant has that conversation on the channel of the message, and `Conflict` if the
+        message also names another thread.
         """
         if conversation_id is None:
             return inbound
@@ -234,10 +233,10 @@ class Messages:
         return replace(inbound, thread=found["thread"])
 
     async def receive(self, inbound: Inbound) -> InboundResult:
-        """Store a message; publish what has to begin, announce what has ended.
+        """Store a message, publish the wake-ups, and announce the jobs that ended.
 
-        Raises `Conflict` for a conversation that is closed, or that refuses messages while a job of it runs, and for
-        a source id or an idempotency key of another message; and as `received_for_agent` for its agent.
+        Raises `Conflict` if the conversation is closed or refuses messages while it is busy, and for a source id or
+        idempotency key of another message; and as `received_for_agent` does.
         """
         received = await received_for_agent(self.conversations, self.assignments, inbound)
         self.endings.announce(received.ended)
@@ -264,7 +263,7 @@ def _rejected(received: InboundResult) -> Conflict:
 
 @dataclass(frozen=True, slots=True)
 class MessageReplies:
-    """Answers requests with what their messages came to."""
+    """Answers requests with the replies to their messages."""
 
     settings: Settings
     conversations: ConversationStore
@@ -274,7 +273,7 @@ class MessageReplies:
     waits: JobWaits
 
     async def stored(self, tenant_id: str, received: InboundResult) -> Response:
-        """Answer that a message is stored and will be worked on, or what has to be answered first."""
+        """Answer that a message is stored, or with the question that has to be answered first."""
         assert received.job_id is not None  # only a rejected message has none
         if received.missed is not None:
             return await self._pending(tenant_id, await self.requests.view(tenant_id, received.job_id), {})
@@ -289,10 +288,10 @@ class MessageReplies:
         return JsonResponse(answer, status_code=202, headers=_location(received.job_id))
 
     async def answer(self, tenant_id: str, received: InboundResult, request: Request) -> Response:
-        """Answer with what a message came to, at the latest after the longest wait with where it stands.
+        """Answer with the reply to a message, or with its state after the longest wait.
 
-        A question to a person ends the wait, also one of the turn before: its answer comes as the next message, or
-        over any other way. Raises `HttpRefusal` for a job that failed, in words for people, and `Erased`.
+        A question to a person ends the wait, also one of the turn before. Raises `Erased`, and `HttpRefusal` for a
+        failed job, in words for people.
         """
         async with self.waits.place(request) as may_wait:
             seconds = self.settings.max_wait_seconds if may_wait and received.missed is None else 0.0
@@ -325,7 +324,7 @@ class MessageReplies:
                 return await self._pending(tenant_id, view, taken)
 
     async def for_job(self, tenant_id: str, job_id: UUID, seconds: float, request: Request) -> Response:
-        """Answer as `answer` does, for the job of a message; raises `NotFound` for one of no conversation."""
+        """Answer as `answer` does, for the job of a message; raises `NotFound` for a job without a conversation."""
         try:
             view = await self.waits.ended(job_id, seconds, request)
         except NotFound:
@@ -340,7 +339,7 @@ class MessageReplies:
         return await self._answered(tenant_id, view, {})
 
     async def _settle(self, job_id: UUID) -> None:
-        """Have the end of a turn written down now, so that its answer can be read and the next turn begins."""
+        """Write the end of a turn down now, so that its answer can be read and the next turn begins."""
         self.publisher.publish_soon(await self.conversations.settle(job_id))
 
     async def _answered(self, tenant_id: str, view: JobView, taken: Mapping[str, Any]) -> Response:
@@ -359,7 +358,7 @@ class MessageReplies:
         return _success(reply, ids, row["finished_at"] - row["created_at"], calls, taken)
 
     async def _answer_from_conversation(self, tenant_id: str, job_id: UUID) -> Response:
-        """Answer for a job that retention has removed, by what its conversation keeps of it."""
+        """Answer for a job that retention has removed, from the rows of its conversation."""
         rows = await self.conversations.messages_of_job(tenant_id, job_id)
         replies = [
             row for row in rows if row["kind"] == MessageKind.MESSAGE and row["direction"] == Direction.OUTBOUND
@@ -374,7 +373,7 @@ class MessageReplies:
         return _success(reply, {"task_id": str(job_id)}, reply["created_at"] - rows[0]["created_at"], calls, {})
 
     async def _question(self, tenant_id: str, view: JobView) -> tuple[UUID, UUID] | None:
-        """Return the oldest question for which a job waits, and the turn that asks it: its own or the one before."""
+        """Return the oldest question that blocks a job, and the job that asks it: this one or the turn before."""
         row = view.row
         if row["status"] == JobStatus.QUEUED:
             before = await self.conversations.question_before(tenant_id, row["id"])
@@ -445,7 +444,7 @@ def _success(reply: Row, ids: Mapping[str, str], took: timedelta, calls: int, ta
 
 
 def _failed(job_id: UUID, conversation_id: UUID, code: str) -> HttpRefusal:
-    """Return the refusal for a job that came to no answer; its id is the error's, and none of its words go out."""
+    """Return the refusal for a failed job. It has the id of the job, and none of the words of its error."""
     status = _STATUS_OF_CODE.get(code, 502)
     what = "LLM call failed." if code in _OF_THE_PROVIDER else "The message was not answered."
     wait = {429: _LIMITED_SECONDS, 503: RETRY_AFTER_SECONDS}.get(status)
@@ -466,7 +465,7 @@ def _location(job_id: UUID) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TurnSubmissions:
-    """Stores jobs, those that name a conversation to be had in as turns of it."""
+    """Stores jobs, as turns of a conversation where the request names one."""
 
     submissions: Submissions
     messages: Messages
@@ -474,10 +473,9 @@ class TurnSubmissions:
     async def submit(
         self, tenant_id: str, body: JobRequest, sent: Any, *, idempotency_key: str | None, traceparent: str | None
     ) -> SubmittedJob:
-        """Store a job and publish its wake-up, as a turn where its request names a conversation to have it in.
+        """Store a job and publish its wake-up, as a turn if its request names a conversation for it.
 
-        Raises as `Submissions.submit` does; for a turn `NotFound` where the conversation is not there, and
-        `Conflict` where that takes none.
+        Raises as `Submissions.submit` does; for a turn also `NotFound` and `Conflict` as its conversation does.
         """
         if body.conversation_id is None or body.conversation == "read":
             return await self.submissions.submit(
@@ -493,7 +491,7 @@ class TurnSubmissions:
         return await self._store_turn(submission, row)
 
     async def store(self, submission: Submission, conversation_id: UUID | None) -> SubmittedJob:
-        """Store a checked job, as a turn if a conversation is given, and publish its wake-up; raises as `submit`."""
+        """Store a checked job, as a turn of this conversation if any, and publish its wake-up."""
         if conversation_id is None:
             return await self.submissions.store(submission)
         row = await self.messages.conversations.get(submission.tenant_id, conversation_id)
@@ -503,7 +501,7 @@ class TurnSubmissions:
         agent = None if submission.agent is None else NamedAgent(submission.agent, submission.agent_version)
         headers = await self.submissions.let_in(submission)
         config = (await self.submissions.tenants.of(submission.tenant_id)).config
-        # The key is the message's: of the same one in the same conversation there is one, with one job.
+        # The key belongs to the message, which exists once in its conversation, with one job.
         received = await self.messages.receive(
             Inbound(
                 submission=replace(submission, idempotency_key=None, request_hash=None),

@@ -39,11 +39,10 @@ class PartIntake:
     async def stored(
         self, tenant_id: str, parts: Sequence[tuple[str, InputPart]], *, message_flow: bool = False
     ) -> list[dict[str, Any]] | None:
-        """Return the parts as a job stores them, None for none; nothing is stored unless all of them are right.
+        """Return the parts as a job stores them, None for none. Nothing is stored unless all of them are valid.
 
-        With `message_flow` artifacts of the message flow's jobs alone can be named. Raises `InvalidRequest` with the
-        place of the first wrong part, `NotFound` for an artifact that the tenant does not have, `TooLarge`, and
-        `StorageFull`.
+        With `message_flow`, only artifacts of the message flow can be named. Raises `InvalidRequest` with the place
+        of the first wrong part, `NotFound` for an unknown artifact, `TooLarge`, and `StorageFull`.
         """
         if not parts:
             return None

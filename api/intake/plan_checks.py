@@ -47,7 +47,7 @@ _INLINE_CALLS = 200
 """Up to this many calls a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
 
 _MANY_DEFECTS = 100
-"""Beside so many structural defects of a plan nobody reads what else is wrong with it."""
+"""Maximum number of structural defects for which the other checks still run."""
 
 _MAX_NAMED = 100
 
@@ -55,10 +55,9 @@ _MAX_NAMED = 100
 async def valid_plan(
     raw: Any, names: Sequence[str] | None, tools: Mapping[str, ToolDefinition], limits: Limits
 ) -> Plan:
-    """Return the plan over the tools of these names that `raw` is, in whichever form it is written.
+    """Return the plan over the tools of these names that `raw` is, in any of its forms; no step is dropped.
 
-    A plan for agents becomes the one call that carries it out. Raises `PlanInvalid` with the first of its defects;
-    nothing of a plan is dropped.
+    A plan for agents becomes the one call that runs it. Raises `PlanInvalid` with the first defects.
     """
     agents = OrchestrateLimits.of(limits)
     checked = await check_plan(raw, allowed_tools(names, tools), max_steps=limits.max_plan_steps, agents=agents)
@@ -81,9 +80,9 @@ def _orchestrated(raw: Mapping[str, Any]) -> Plan:
 
 
 async def agent_errors(agents: DocumentStore, tenant_id: str, raw: Any) -> list[PlanError]:
-    """Return what is wrong with calls of agents by plans for agents, the document itself or literal arguments in it.
+    """Return the defects of calls of agents in plans for agents, the document itself or literal arguments in it.
 
-    That is agents and actions that are not stored, and input that does not fit. A plan with other defects has none.
+    Defects are unknown agents and actions, and input that does not fit. A plan with other defects has none.
     """
     found: list[PlanError] = []
     for number, arguments in orchestrations_in(raw):
@@ -130,7 +129,7 @@ def _warnings_of_stored(plan: Mapping[str, Any] | JsonText) -> list[dict[str, An
 
 
 def plan_warnings(calls: Sequence[Mapping[str, Any]], form: PlanForm = PlanForm.CALLS) -> list[dict[str, Any]]:
-    """Return what the arguments of calls say that their author seldom means, with its place in a plan of a form."""
+    """Return the parts of arguments that their author probably did not mean, with their place in a plan of a form."""
     found: list[dict[str, Any]] = []
     for number, arguments in enumerate(calls):
         for argument, reference in bare_references(arguments):
@@ -147,7 +146,7 @@ def plan_warnings(calls: Sequence[Mapping[str, Any]], form: PlanForm = PlanForm.
 
 
 def unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
-    """Return what a plan has that a planner may write, and a caller may not: steps that would never run."""
+    """Return the defects that only a planner may write: steps that would never run."""
     if document.dropped:
         last = len(document.plan.calls) - 1
         message = f"the {document.dropped} steps after this one would never run: nobody plans anew after its answer"
@@ -158,9 +157,9 @@ def unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
 async def check_plan(
     raw: Any, tools: Mapping[str, ToolDefinition], *, max_steps: int, agents: OrchestrateLimits | None = None
 ) -> ReadPlan | Sequence[PlanError]:
-    """Return the plan that `raw` is, or everything that is wrong with it; a long one is checked in a thread.
+    """Return the plan that `raw` is, or all its defects; a long one is checked in a thread.
 
-    `agents` bound plans for agents, of which only the document is checked here; `agent_errors` looks agents up.
+    `agents` bound plans for agents, of which only the document is checked here; `agent_errors` looks up the agents.
     """
     steps = (raw.get("calls") or raw.get("steps")) if isinstance(raw, Mapping) else None
     size = len(steps) if isinstance(steps, list) else 0
@@ -186,9 +185,9 @@ def _check_plan(
 
 
 def known_names(wanted: Sequence[str], tools: Mapping[str, ToolDefinition]) -> list[str]:
-    """Return the registered names of the tools that a request allows, each once, in the order given.
+    """Return the registered names of the tools that a request allows, each once and in order.
 
-    Raises `InvalidRequest` naming those that nobody has published, and what is known.
+    Raises `InvalidRequest` with the unknown names, and the known ones.
     """
     found = {name: resolve_name(name, tools) for name in wanted}
     unknown = [name for name, registered in found.items() if registered is None]
@@ -200,7 +199,7 @@ def known_names(wanted: Sequence[str], tools: Mapping[str, ToolDefinition]) -> l
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as a message lists them, without all those beyond the first hundred."""
+    """Return names as a message lists them, without those beyond the first hundred."""
     shown = [repr(capped(name, 80)) for name in names]
     return ", ".join(shown[:_MAX_NAMED]) + (", …" if len(shown) > _MAX_NAMED else "")
 

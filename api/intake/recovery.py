@@ -59,10 +59,7 @@ _INLINE_STEPS = 100
 
 
 def _refused_fork(job: Row, steps: Sequence[Row], doubts: Mapping[int, int]) -> OutcomeUnknown:
-    """Return the refusal of a fork whose steps `doubts` would do what steps of its source may have done.
-
-    `doubts` maps steps of the fork to those of the source, whose rows are `steps` in plan order.
-    """
+    """Return the refusal of a fork: `doubts` maps its steps to steps of the source whose effect they may repeat."""
     named = named_steps([steps[own] for own in doubts.values()])
     return OutcomeUnknown(
         f"job {job['id']} is not forked: {named} may have taken effect, or still may, and its tool is unsafe to "
@@ -74,9 +71,9 @@ def _refused_fork(job: Row, steps: Sequence[Row], doubts: Mapping[int, int]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A fork that may be stored: `submission` with `reuse`, and the steps that its plan means.
+    """A fork that may be stored: its submission, and the steps of its plan.
 
-    `doubts` are those that would do what a step of the source may have done, with that step; see `fork.in_doubt`.
+    `doubts` maps steps that may repeat an effect of a step of the source to that step; see `fork.in_doubt`.
     """
 
     submission: Submission
@@ -85,14 +82,14 @@ class Fork:
 
     @property
     def reuse(self) -> Mapping[int, int]:
-        """Return, for the steps that need not run, the step of the source whose outcome each takes over."""
+        """Return by step of the fork the step of the source whose outcome it takes over."""
         return self.submission.reuse or {}
 
 
 def carried(job: Row, present: Limits) -> Submission:
-    """Return a new job with the request of another, whose row is `job`: all fields but its plan and its conversation.
+    """Return a new job with the request of another: all fields but its plan and its conversation.
 
-    `present` are the tenant's limits now, which none of the job's own may exceed.
+    `present` are the present limits of the tenant, which bound those of the job.
     """
     kept = Limits.from_json(job["limits"])
     is_root = job["conversation_id"] is None and job["parent_job_id"] is None
@@ -113,11 +110,10 @@ def carried(job: Row, present: Limits) -> Submission:
 async def again_of(
     job: Row, tools: Mapping[str, ToolDefinition], present: Limits, *, given: Mapping[str, Any]
 ) -> Submission:
-    """Return a new job with the request of another, a caller's plan included, whose row is that of `planned`.
+    """Return a new job with the request of another, including a caller's plan; `job` is a row of `planned`.
 
-    Agents and skills keep their versions. A conversation that the job reads is read as it is now. `present` and
-    `given` are as for `fork_of`. Raises `Conflict` for a child job, and `PlanInvalid` for a plan that is not valid
-    any more.
+    Agents and skills keep their versions; a conversation is read as it is now. Raises `Conflict` for a child job, and
+    `PlanInvalid` for a plan that is no longer valid.
     """
     if job["parent_job_id"] is not None:
         raise Conflict(
@@ -134,7 +130,7 @@ async def again_of(
 
 
 def _published(job: Row, tools: Mapping[str, ToolDefinition]) -> list[str] | None:
-    """Return the only tools that a job may use, without those that no worker publishes any more; None for all."""
+    """Return the tools that a job may use and a worker still publishes; None for all."""
     return None if job["tools"] is None else [name for name in job["tools"] if name in tools]
 
 
@@ -149,13 +145,11 @@ async def fork_of(
 ) -> Fork:
     """Return the fork of a job, whose row and steps are those of `RequestStore.planned`.
 
-    Its plan is a caller's: the one that the request names, or that of the source's first round; the chained tool is
-    called with the fork's own answer. What a planner decided round by round is no plan: the request has to name one,
-    whose steps may take over outcomes of any round.
-    What the request does not name is as in the source. `present` are the tenant's limits now, `given` the fields of a
-    `Submission` that came with headers. Raises `Conflict` when the source has no valid plan, `InvalidRequest`,
-    `TooLarge`, `PlanInvalid` with every defect of the plan, or `OutcomeUnknown` with every doubt unless the request
-    says `repeat_unsafe` or is a dry run.
+    Its plan is that of the request, or of the source's first round. A job with rounds needs a plan in the request,
+    whose steps may take over outcomes of any round. The chained tool is called with the fork's own answer. `present`
+    are the present limits of the tenant, `given` the fields of a `Submission` from headers. Raises `Conflict` if the
+    source has no valid plan, `InvalidRequest`, `TooLarge`, `PlanInvalid`, or, unless the request says `repeat_unsafe`
+    or is a dry run, `OutcomeUnknown` with every doubt.
     """
     _require_plan(job, request)
     if not Strategy(job["strategy"]).has_rounds:
@@ -252,8 +246,7 @@ async def verdict_of(
 ) -> Verdict:
     """Return what an answer means for the step that asked; a large output of what happened is stored as a payload.
 
-    Raises `Conflict` when the step asks nothing (any more), `InvalidRequest` with every defect of `output`, and
-    `TooLarge`.
+    Raises `Conflict` if the step asks nothing, `InvalidRequest` with every defect of `output`, and `TooLarge`.
     """
     if step["asks"] != QuestionKind.OUTCOME:
         raise asks_nothing(job, step["index"], StepStatus(step["status"]))

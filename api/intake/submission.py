@@ -70,23 +70,23 @@ _CHECKED = {
     *("priority", "loop", "callback_url"),
 }
 _AS_SENT = (COLUMNS.keys() & JobRequest.model_fields.keys()) - _CHECKED
-"""Fields of a request whose types say all that is checked of them: their job has them as they were sent."""
+"""Fields of a request that need no check beyond their types."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """The job of a request: a new one with its `submission`, or the one that its idempotency key had before."""
+    """The job of a request: a new one with its `submission`, or the earlier one of its idempotency key."""
 
     job_id: UUID
     submission: Submission | None = None
     created_at: datetime | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """What the answer says of the tenant's rates; nothing where nothing was counted."""
+    """Rate headers of the answer; none if the job was not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobBuilder:
-    """Checks requests, and builds the jobs that they become; stores nothing but the bytes of their parts."""
+    """Checks requests and builds their jobs; it stores only the bytes of their parts."""
 
     settings: Settings
     tenants: TenantDirectory
@@ -104,10 +104,10 @@ class JobBuilder:
         strategy: Strategy = Strategy.PLAN,
         is_task: bool = False,
     ) -> Submission:
-        """Return the job that a request becomes, with the fields `given` that come with its headers.
+        """Return the job of a request, with the fields `given` that came with its headers.
 
-        `strategy` is that of an agent where neither it nor the request names one. Raises as `Submissions.submit` does
-        for what is wrong with the request.
+        `strategy` is that of an agent if neither it nor the request names one. Raises as `Submissions.submit` does
+        for a defect of the request.
         """
         agent = _agent_of(body)
         history_of = await self._conversation_read(tenant_id, body)
@@ -168,10 +168,7 @@ class JobBuilder:
         )
 
     async def _conversation_read(self, tenant_id: str, body: JobRequest) -> UUID | None:
-        """Return the conversation that a job reads without being a turn of it.
-
-        Raises `NotFound` for one that is not there, and `InvalidRequest` where no conversation is named.
-        """
+        """Return the conversation that a job only reads; raises `NotFound` and `InvalidRequest`."""
         if body.conversation is not None and body.conversation_id is None:
             raise body_refused([Defect("conversation", "", "is only understood together with conversation_id")])
         if body.conversation != "read" or body.conversation_id is None:
@@ -180,10 +177,9 @@ class JobBuilder:
         return found
 
     async def _checked_by_tools(self, tenant_id: str, body: JobRequest, limits: Limits) -> _Checked:
-        """Check a request against the published tools, as they were a moment ago or as they are.
+        """Check a request against the published tools: those of a moment ago, or if it fails, the present ones.
 
-        Tools of a moment ago may let a plan pass that those of now refuse; so may tools that change right afterwards,
-        and the engine checks again. But they never refuse one that the tools of now let pass.
+        A plan that old tools accept may still fail: the engine checks it again.
         """
         known = await self.catalogue.tools(tenant_id)
         try:
@@ -203,10 +199,6 @@ class JobBuilder:
         asked: LoopBlock | None,
         default: Strategy,
     ) -> Assignment:
-        """Return the assignment to an agent, in its newest version or the one named.
-
-        Raises `NotFound` for one that is not there.
-        """
         name = read_named_agent(named)
         agent = await self.assignments.pinned(tenant_id, name)
         work = (body, name.name, agent, assignment, asked, default, bounds.MAX_INPUT_BYTES)
@@ -239,11 +231,9 @@ class Submissions:
     ) -> SubmittedJob:
         """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
 
-        An agent whose document names no strategy, asked by a request that names none, has `strategy`.
-
-        Raises `InvalidRequest`, `TooLarge`, `PlanInvalid` with the plan's first defects, `NotFound` for an agent that
-        is not there, `InvalidArguments` for what the agent cannot do, `Conflict` for a key that another request used,
-        and `HttpRefusal` for a key that is none.
+        `strategy` is that of an agent if neither it nor the request names one. Raises `InvalidRequest`, `TooLarge`,
+        `PlanInvalid`, `NotFound` for an unknown agent, `InvalidArguments` for its input, `Conflict` for a key of
+        another request, and `HttpRefusal` for a bad key.
         """
         given, earlier = await self.sender_of(tenant_id, sent, idempotency_key, traceparent)
         if earlier is not None:
@@ -253,9 +243,9 @@ class Submissions:
     async def sender_of(
         self, tenant_id: str, sent: Any, idempotency_key: str | None, traceparent: str | None
     ) -> tuple[dict[str, str | None], UUID | None]:
-        """Return the fields of a `Submission` that come with headers, and the job that the key was used for before.
+        """Return the fields of a `Submission` that come with headers, and the earlier job of the key, if any.
 
-        Raises `Conflict` when that was for another request than `sent`, and `HttpRefusal` as `check_key` does.
+        Raises `Conflict` if the key was used for another request than `sent`, and `HttpRefusal` as `check_key` does.
         """
         key = check_key(idempotency_key)
         given = {"trace_id": trace_id(traceparent), "idempotency_key": key, "request_hash": None}
@@ -265,10 +255,9 @@ class Submissions:
         return given, await self.requests.earlier(tenant_id, key, fingerprint)
 
     async def store(self, submission: Submission) -> SubmittedJob:
-        """Store a checked job and publish its wake-up; raises as `RequestStore.submit` does.
+        """Store a checked job and publish its wake-up; raises as `RequestStore.submit` and `let_in` do.
 
-        It counts for its tenant's rates, a task as a message: raises `HttpRefusal` (429). A wake-up that the broker
-        does not take is published later, by the sweeper.
+        The sweeper publishes a wake-up that the broker did not accept.
         """
         headers = await self.let_in(submission)
         job_id, created_at = await self.requests.submit(submission)
@@ -280,7 +269,10 @@ class Submissions:
         return SubmittedJob(job_id, submission, created_at, headers)
 
     async def let_in(self, submission: Submission) -> Mapping[str, str]:
-        """Count a job for its tenant's rates; returns the headers that say so. Raises `HttpRefusal` (429)."""
+        """Count a job, or a task as a message, for its tenant's rates; return the headers.
+
+        Raises `HttpRefusal` (429).
+        """
         tenant = await self.tenants.of(submission.tenant_id)
         if submission.is_task:
             verdict = await self.limits.check(tenant.id, CHANNEL_OF_TASKS, tenant.config)
@@ -296,7 +288,7 @@ class Submissions:
 
 
 def trace_id(traceparent: str | None) -> str:
-    """Return the trace id of a `traceparent` header, or a fresh one where there is none that is valid."""
+    """Return the trace id of a `traceparent` header, or a new one if it has none."""
     found = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent else None
     return found[1] if found else os.urandom(16).hex()
 
@@ -343,7 +335,6 @@ def _respond(request: JobRequest) -> Respond:
 
 
 def _context(request: JobRequest, limit: int) -> Mapping[str, str] | None:
-    """Return a request's context as its job keeps it; raises as `checked_input` does."""
     if request.context is None or not request.context.strip():
         return None
     return {CONTEXT: checked_input(request.context, limit, field="context")}
@@ -357,7 +348,7 @@ def callback_of(settings: Settings, url: str, field: str = "callback_url") -> st
 
 
 def require_signing(settings: Settings) -> None:
-    """Raise `Conflict` where this server has no key under which the secrets that sign could lie."""
+    """Raise `Conflict` if this server has no key that encrypts the secrets of signatures."""
     if not settings.master_keys:
         raise Conflict(
             "webhooks cannot be signed here: PLANQ_SECRET_KEYS is not set; an operator has to set it for every "
@@ -384,9 +375,9 @@ def _block(request: JobRequest, limits: Limits, tools: Mapping[str, ToolDefiniti
 
 
 def checked_input(text: str | None, limit: int, *, may_be_absent: bool = False, field: str = "input") -> str:
-    """Return an input of at most `limit` bytes, empty for an absent one; `field` is what its sender calls it.
+    """Return an input of at most `limit` bytes, empty for an absent one; `field` is its name in messages.
 
-    Raises `InvalidRequest` for one that says nothing, `TooLarge` for a longer one.
+    Raises `InvalidRequest` for an empty one, `TooLarge` for a longer one.
     """
     if text is None and may_be_absent:
         return ""
@@ -436,10 +427,10 @@ def _to_agent(
     default: Strategy,
     max_input_bytes: int,
 ) -> Assignment:
-    """Pin the agent's version and those of its skills, and choose its model.
+    """Pin the versions of an agent and its skills, and choose its model.
 
-    Raises `InvalidArguments` for an action that the agent does not have and a `with` that breaks the action's input
-    schema, `InvalidRequest` for a skill that is not there, `TooLarge` for a long `with`.
+    Raises `InvalidArguments` for an unknown action or a `with` that breaks its schema, `InvalidRequest` for an
+    unknown skill, `TooLarge` for a long `with`.
     """
     check_object("with", body.with_, max_input_bytes)
     if found := [*unstorable_texts(body.with_), *input_defects(agent.document, body.action, body.with_)]:

@@ -25,14 +25,13 @@ from planq.shared.subjects.tenants.directory import TenantDirectory
 
 @dataclass(frozen=True, slots=True)
 class EndAnnouncer:
-    """Tells of jobs that a request has ended: the workers that carry them out, and whoever waits for one."""
+    """Announces ended jobs to the workers that run them and to waiting clients."""
 
     cancelled: Notifier
     ended: Notifier
     waiters: Waiters
 
     def announce(self, ended: Iterable[UUID]) -> None:
-        """Tell of the end of these jobs, which is committed."""
         for one in ended:
             self.cancelled.send(one)
             self.ended.send(one)
@@ -52,7 +51,7 @@ class JobWaits:
 
     @contextlib.asynccontextmanager
     async def place(self, request: Request) -> AsyncIterator[bool]:
-        """Hold a place among those of the caller's tenant that wait; False where it has none left."""
+        """Take a place among the waiting requests of the tenant for a block; False if none is left."""
         tenant_id = caller_of(request.scope).tenant_id
         most = (await self.tenants.of(tenant_id)).config.max_waits
         async with contextlib.AsyncExitStack() as held:
@@ -66,12 +65,11 @@ class JobWaits:
     async def ended(
         self, job_id: UUID, seconds: float, request: Request, *, has_place: bool = False
     ) -> JobView | None:
-        """Return the caller's job as soon as it has ended or asks a person, or as it stands after so many seconds.
+        """Return the caller's job as soon as it has ended or asks a person, or as it is after `seconds`.
 
-        A question that was open before ends no wait.
-        None when the client has gone. The time waited is noted in the request's scope. Raises `NotFound`, and, where
-        the caller's key ends meanwhile, what a request with it is refused by; `HttpRefusal` (429) where as many
-        requests of the tenant wait as may, but not for one that `has_place`.
+        None if the client has gone. A question that is already open ends no wait. The time waited is added to the
+        scope. Raises `NotFound`; the refusal of the key if that ends meanwhile; and `HttpRefusal` (429) if the tenant
+        has no place left, unless the request `has_place`.
         """
         tenant_id = caller_of(request.scope).tenant_id
         if seconds > 0:

@@ -97,9 +97,9 @@ class ToolCalls:
     async def call(
         self, request: Request, tool: ToolDefinition, arguments: Mapping[str, Any], key: Any, report: _Report | None
     ) -> CallToolResult:
-        """Carry out a call as a job of the caller's, and return what became of it; raises nothing of planq's.
+        """Run a call as a job of the caller, and return its result; raises no error of planq.
 
-        `key` is the idempotency key, None for none. `report` is None where the client did not ask for progress.
+        `key` is the idempotency key or None. `report` is None unless the client wants progress.
         """
         try:
             job_id = await self._submitted(request, tool, arguments, key)
@@ -138,9 +138,9 @@ class ToolCalls:
         return made.job_id
 
     async def _ended(self, request: Request, tool: ToolDefinition, job_id: UUID, report: _Report | None) -> JobView:
-        """Return the job of a call once it ends or asks a person, or as it stands when its client has waited enough.
+        """Return the job of a call once it has ended or asks a person, or after the longest wait.
 
-        That is as long as the tool may take, and at least as long as any other request waits.
+        That is as long as the tool may run, and at least as long as any other request waits.
         """
         tenant_id = caller_of(request.scope).tenant_id
         until = monotonic() + max(self.settings.max_wait_seconds, tool.longest_seconds or tool.timeout_seconds)
@@ -228,7 +228,7 @@ def _refused(refusal: PlanqError | HTTPException, job_id: UUID | None = None) ->
 
 
 def _failed(message: str, job_id: UUID | None) -> CallToolResult:
-    """Return a result that is an error: a model reads it, while an error of the protocol is for programs."""
+    """Return an error as a result, which the model reads; an error of the protocol is for programs."""
     return CallToolResult(
         content=[TextContent(text=message)], is_error=True, _meta=None if job_id is None else {JOB_ID: str(job_id)}
     )
@@ -352,7 +352,7 @@ async def _called(
 
 
 async def _offered(catalogue: Catalogue, asked: _Asked) -> ToolsByName:
-    """Return the tools of the caller's tenant, without those that are parts of planq: plans for agents come later."""
+    """Return the tools of the caller's tenant, without planq's own."""
     try:
         known = await catalogue.tools(caller_of(_request_of(asked).scope).tenant_id)
     except PlanqError as error:

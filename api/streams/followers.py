@@ -36,7 +36,7 @@ from planq.shared.subjects.streams.followers import StreamStore
 MEDIA_TYPE = "text/event-stream"
 
 HEARTBEAT = b":\n\n"
-"""A comment, so that proxies keep the connection and a client that has gone is noticed."""
+"""A comment that keeps the connection through proxies, and detects a client that has gone."""
 
 
 HELD_BACK = b": held back by an open transaction in the database server; events come once it has ended\n\n"
@@ -98,14 +98,14 @@ _MOST_EVENTS = 2_000
 """Events of one look; where there are more, the next look follows at once."""
 
 _UNSENT_BYTES = 1_000_000
-"""What waits for a client that does not read; with more its stream ends, and it can come back for the rest."""
+"""Maximum unsent data of a client that does not read; with more, its stream ends and it can reconnect."""
 
 _CHUNK_BYTES = 64 * 1024
 _READING = 4
-"""Clients whose past is read at the same time: thousands that come back at once leave connections to others."""
+"""Clients whose past is read concurrently; the limit leaves database connections to other requests."""
 
 _TELLING = 32
-"""Jobs that have ended of which the documents are made at the same time: news of others goes before the rest."""
+"""Ended jobs whose documents are made concurrently."""
 
 _JOIN_SECONDS = 10.0
 _WATCH_SECONDS = 30.0
@@ -137,10 +137,9 @@ class Topic(NamedTuple):
 
 
 class Stream:
-    """What waits for one client.
+    """The frames that wait for one client.
 
-    Events up to `joined`, and texts of transactions below `texts_below`, were there before the stream: the client's
-    own request reads those.
+    The request itself reads older events (up to `joined`) and texts (of transactions below `texts_below`).
     """
 
     __slots__ = (
@@ -162,10 +161,10 @@ class Stream:
     def __init__(
         self, topic: Topic, tenant_id: str, on_full: Callable[[], None], *, root: UUID | None = None
     ) -> None:
-        """`on_full` is called when the client does not read, and the stream has ended for that reason.
+        """`on_full` is called when the stream ends because the client does not read.
 
-        Of a tree `root` is the job above all others, which may be above the one that is followed. `below` that one,
-        or below a conversation, are the jobs that have not ended, whose texts it shows, too.
+        For a tree, `root` is the outermost job, which may be above the followed one. `below` are the unfinished jobs
+        below the followed job or conversation, whose texts are shown too.
         """
         self.topic = topic
         self.root = root
@@ -182,7 +181,7 @@ class Stream:
         self._wake = asyncio.Event()
 
     def put(self, frame: bytes) -> None:
-        """Add a frame; one that would be too much for a client that does not read ends the stream instead."""
+        """Add a frame, or end the stream if too much waits for a client that does not read."""
         if self._is_ended:
             return
         if self._bytes + len(frame) > _UNSENT_BYTES and self._frames:
@@ -198,14 +197,14 @@ class Stream:
         self.put(HEARTBEAT)
 
     def end(self, last: bytes) -> None:
-        """End the stream once the client has read what waits, and after that a last frame."""
+        """End the stream with a last frame, after those that wait."""
         if not self._is_ended:
             self._frames.append(last)
             self._is_ended = True
             self._wake.set()
 
     def cut(self) -> None:
-        """End the stream at once: nothing that waits is sent any more."""
+        """End the stream at once, without the frames that wait."""
         self._frames.clear()
         self._is_ended = self.is_cut = True
         self._wake.set()
@@ -232,9 +231,9 @@ class Streams:
     def __init__(
         self, log: EventLog, texts: StreamStore, ended_job: Callable[[str, UUID], Awaitable[bytes | None]], most: int
     ) -> None:
-        """`ended_job` returns the document of a tenant's job, None for one that has not ended; `most` may be open.
+        """`ended_job` returns the document of an ended job, or None; `most` streams may be open.
 
-        Where all places are taken, a tenant with fewer streams than another gets one of the other's.
+        If all places are taken, a tenant with fewer streams gets one of another tenant.
         """
         self._log = log
         self._texts = texts
@@ -262,11 +261,10 @@ class Streams:
         return self._count
 
     async def join(self, stream: Stream, *, has_ended: bool) -> None:
-        """Put to a stream what comes from now on; `joined` says up to where it has to read by itself.
+        """Put later events into a stream; the client's request itself reads those up to `joined`.
 
-        `has_ended` says that its job has ended already; it is then told so once the log is whole. Whoever joins
-        leaves again. Raises `HttpRefusal` (503) for one stream too many and while the process stops, and
-        `DatabaseUnavailable`.
+        With `has_ended`, the end of the job is sent once the log is complete. Call `leave` afterwards. Raises
+        `HttpRefusal` (503) for one stream too many and during a stop, and `DatabaseUnavailable`.
         """
         if self._is_closed or not self._makes_room_for(stream.tenant_id):
             reason = "it stops" if self._is_closed else f"it serves {self._most} already"
@@ -301,19 +299,18 @@ class Streams:
             self._following.pop(stream.topic, None)
 
     def show_below(self, stream: Stream, job_ids: Collection[UUID]) -> tuple[set[UUID], int]:
-        """Put the texts of further jobs of a tree, or of a conversation, to its stream from now on.
+        """Put texts of further jobs of a tree, or of a conversation, into its stream.
 
-        Returns those that are new to it. What transactions below the number that comes with them have written of
-        their texts was there before.
+        Return the jobs that are new to it, and the transaction up to which its request reads their texts itself.
         """
         new = set(job_ids) - stream.below
         stream.below |= new
         return new, stream.texts_below if self._reached is None else self._reached[0].below
 
     def _makes_room_for(self, tenant_id: str) -> bool:
-        """Return whether there is a place for one more stream of a tenant, after ending one of another's if need be.
+        """Return whether a tenant may have one more stream, after ending one of another tenant if necessary.
 
-        That is the newest of the tenant that has most, and at least two more than this one: its client comes back.
+        That is the newest one of the tenant with most streams, if it has at least two more: its client reconnects.
         """
         if sum(map(len, self._of_tenants.values())) < self._most:
             return True
@@ -349,7 +346,7 @@ class Streams:
                 stream.beat()
 
     async def look(self) -> None:
-        """Look for all who follow, as long as somebody does; cancel to stop."""
+        """Query for all streams while there are any; cancel to stop."""
         await every(_LOOK_SECONDS, self._look_for_all, name="streams", pause=self._pause)
 
     async def _look_for_all(self) -> None:
@@ -396,7 +393,7 @@ class Streams:
         return is_behind
 
     async def _tell_of_holder(self) -> None:
-        """Log each transaction that holds events back once, and tell streams: nothing else shows why they rest."""
+        """Log each transaction that delays events once, and send a comment to the streams."""
         if monotonic() < self._asked_at:
             return
         self._asked_at = monotonic() + _ASK_EVERY_SECONDS
@@ -434,10 +431,10 @@ class Streams:
             stream.put(frame)
 
     def _conclude(self, fresh: FreshEvents, *, is_behind: bool) -> None:
-        """Tell the streams of jobs that have ended so, once every event from before the end has been put to them.
+        """End the streams of ended jobs, once every event from before the end was put into them.
 
-        Such an event may stand behind that of the end, where the transactions overlapped: it is there when no
-        transaction is open any more that had begun by then.
+        An event may follow that of the end if their transactions overlapped. It is there when every transaction that
+        had begun by then has ended.
         """
         for job_id, until in list(self._ending.items()):
             until = fresh.horizon.following if until is None else until
@@ -466,7 +463,7 @@ class Streams:
                     stream.end(frame)
 
     async def _watch(self) -> None:
-        """Say of which jobs the text is wanted, where that has changed or would run out."""
+        """Announce for which jobs texts are followed, if that has changed or would expire."""
         wanted = set(_ids(topic.of for topic in self._following if topic.followed not in _OF_CONVERSATIONS))
         wanted |= {job_id for tree in self._trees() for job_id in tree.below}
         new, gone = wanted - self._watched, self._watched - wanted
@@ -479,7 +476,7 @@ class Streams:
         self._watched = wanted
 
     def _admit(self) -> None:
-        """Let those join who wait for it; no look is under way."""
+        """Let waiting streams join, between two queries."""
         if self._reached is None:
             return
         for stream, joined in self._joining:
@@ -491,7 +488,7 @@ class Streams:
         self._joining.clear()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for the next look, unless there is more already, and let others join meanwhile."""
+        """Wait for the next query, unless there is more already, and let streams join meanwhile."""
         self._admit()
         if self._is_behind:
             return

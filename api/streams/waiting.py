@@ -1,7 +1,7 @@
-"""Waiting for jobs without a thread, a task or a connection for each: one timer a waiter, one LISTEN and one poll.
+"""Waiting for jobs without a thread, task or connection for each: one timer a waiter, one LISTEN and one poll.
 
-A notification is a hint that may get lost. So a waiter registers first and looks at the job afterwards, and one query
-every few seconds asks for all waiters. A job that this process has just stored needs no look.
+A notification may get lost. So a waiter registers before it reads the job, and one query every few seconds serves all
+waiters. A job that this process has just stored is not read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_NEW = 10_000
 
 
 class Waiter:
-    """One client that waits. It waits in its own task, for its own connection: that ends early when the job does."""
+    """A waiting client. It waits in its own task, until the job or its connection ends."""
 
     __slots__ = ("_deadline", "is_woken")
 
@@ -40,7 +40,7 @@ class Waiter:
         self.is_woken = True
 
     async def wait(self, seconds: float, receive: Receive) -> bool:
-        """Return True once woken, at most after so long; False as soon as the client has gone."""
+        """Return True once woken, or after `seconds`; False as soon as the client has gone."""
         if self.is_woken:
             return True
         try:
@@ -55,7 +55,7 @@ class Waiter:
 
 
 class Waiters:
-    """The waiters of each job; lives on one event loop. `ended` says which of the given jobs have ended."""
+    """The waiters of each job, for one event loop; `ended` returns which of some jobs have ended."""
 
     def __init__(self, ended: Callable[[Collection[UUID]], Awaitable[set[UUID]]], poll_seconds: float) -> None:
         self._ended = ended
@@ -71,9 +71,9 @@ class Waiters:
 
     @contextlib.contextmanager
     def watch(self, job_id: UUID) -> Iterator[Waiter]:
-        """Register for a job; the waiter is woken once the job may have ended, or the process stops.
+        """Register a waiter for a job; it is woken once the job may have ended, or the process stops.
 
-        Look at the job after this call: only then no ending is missed.
+        Read the job after this call: otherwise its end may be missed.
         """
         waiter = Waiter()
         waiter.is_woken = self.is_closed
@@ -89,22 +89,22 @@ class Waiters:
                 del self._waiting[job_id]
 
     def submitted(self, job_id: UUID, tenant_id: str) -> None:
-        """Note that this process has just stored a job of a tenant; call it before its wake-up is published."""
+        """Note that this process has just stored a job; call it before its wake-up is published."""
         self._new[job_id] = tenant_id, monotonic() + _NEW_SECONDS
         if len(self._new) > _MOST_NEW:
             self._new.popitem(last=False)
 
     def has_surely_not_ended(self, job_id: UUID, tenant_id: str) -> bool:
-        """True when a registered waiter need not look at a tenant's job: no notification of a new job's end has come.
+        """True if a registered waiter need not read a new job: no notification of its end has come.
 
-        Another tenant's job is always looked at, so that the answer does not tell that it is there. Should its
-        notification have got lost all the same, the poll finds out.
+        A job of another tenant is always read, so the answer does not reveal that it exists. The poll finds a lost
+        notification.
         """
         whose, until = self._new.get(job_id, ("", 0.0))
         return whose == tenant_id and until > monotonic()
 
     def heard(self, job_id: UUID | None) -> None:
-        """Wake those who wait for a job; None (anything may have been missed) makes the poll look at once."""
+        """Wake the waiters of a job; None (notifications may be lost) starts the poll at once."""
         if job_id is None:
             self._new.clear()
             self._poll_now.set()
@@ -120,7 +120,7 @@ class Waiters:
             self.heard(job_id)
 
     async def poll(self) -> None:
-        """Ask for the jobs of all waiters every `poll_seconds`; cancel to stop."""
+        """Query the jobs of all waiters every `poll_seconds`; cancel to stop."""
         pause = woken_by(self._poll_now)
         await every(self._poll_seconds, self._poll_once, name="waits", pause=pause, waits_first=True)
 
