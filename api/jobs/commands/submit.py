@@ -246,7 +246,7 @@ def _model_settings(given: list[str] | None) -> dict[str, Any]:
 
 def _rounds(loop: str | None, prompt_template: str | None, policy: list[str] | None) -> dict[str, Any]:
     from planq.api.cli.inputs import pairs_of
-    from planq.api.jobs.commands.loop_files import read_loop_file, read_prompt_file
+    from planq.api.jobs.commands.loops import read_loop_file, read_prompt_file
 
     block = {} if loop is None else read_loop_file(loop)
     if prompt_template is not None:

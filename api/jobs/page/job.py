@@ -6,7 +6,7 @@ import contextlib
 import csv
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from io import StringIO
 from typing import Annotated, Any, NamedTuple
@@ -216,7 +216,7 @@ def _states(children: Sequence[dict[str, Any]]) -> list[tuple[tuple[str, str], i
 async def show_below(request: Request, job_id: str, services: Use, who: Who) -> Response:
     job = values_of(await get_job(request, job_id, services))
     is_live = not JobStatus(job["status"]).is_terminal
-    steps = _child_steps(job["steps"])
+    steps = _first_steps(job["steps"], _MOST_CHILD_STEPS, _CALM)
     return page(
         request,
         "below.html",
@@ -231,12 +231,11 @@ async def show_below(request: Request, job_id: str, services: Use, who: Who) -> 
     )
 
 
-def _child_steps(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if len(steps) <= _MOST_CHILD_STEPS:
-        return steps
-    open_ones = [step for step in steps if step["status"] not in _CALM]
-    wanted = {step["index"] for step in [*open_ones, *steps][:_MOST_CHILD_STEPS]}
-    return [step for step in steps if step["index"] in wanted]
+def _first_steps(steps: list[dict[str, Any]], most: int, calm: Collection[StepStatus]) -> list[dict[str, Any]]:
+    """Return at most so many steps in their order; those that are not `calm` are preferred."""
+    open_ones = [step for step in steps if step["status"] not in calm]
+    wanted = {step["index"] for step in [*open_ones, *steps][:most]}
+    return [step for step in steps if step["index"] in wanted] if len(steps) > most else steps
 
 
 def _child_rounds(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -290,7 +289,7 @@ _EVENTS = 100
 async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Response:
     job = values_of(await get_job(request, job_id, services))
     why = values_of(await get_why(job_id, services, who))
-    steps = _shown(job["steps"])
+    steps = _first_steps(job["steps"], _MOST_STEPS, (StepStatus.SUCCEEDED, StepStatus.PENDING))
     is_long = len(steps) > _FEW_STEPS
     whole = _whole(steps)
     moments = await moments_of(request, services, who, job_id)
@@ -368,14 +367,6 @@ async def keep_output(job_id: str, index: str, services: Use, who: Who) -> Respo
     answer = await get_output(job_id, index, services, who)
     answer.headers["Content-Disposition"] = f'attachment; filename="step-{int(index)}.json"'
     return answer
-
-
-def _shown(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if len(steps) <= _MOST_STEPS:
-        return steps
-    open_ones = [step for step in steps if step["status"] not in (StepStatus.SUCCEEDED, StepStatus.PENDING)]
-    wanted = {step["index"] for step in [*open_ones, *steps][:_MOST_STEPS]}
-    return [step for step in steps if step["index"] in wanted]
 
 
 def _whole(steps: list[dict[str, Any]]) -> set[int]:
