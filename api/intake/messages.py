@@ -36,7 +36,7 @@ from planq.api.intake.submission import Submissions, SubmittedJob, check_key, ch
 from planq.api.intake.waits import EndAnnouncer, JobWaits, client_closed_response
 from planq.api.schemas import MAX_METADATA_BYTES, Answer, Id, JobRequest, QuestionDocument
 from planq.api.streams.waiting import Waiters
-from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
+from planq.shared.agentic.agents.checks import NamedAgent, read_named_agent
 from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus
 from planq.shared.agentic.turns.wording import injection_kinds
 from planq.shared.broker.publisher import CeleryPublisher
