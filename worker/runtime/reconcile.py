@@ -185,6 +185,6 @@ class Reconciler:
         if held.effect is Effect.UNSAFE and self._here.was_called(attempt):
             # Whether it took effect is unknown: the sweeper decides, as for a lost worker.
             await self._registry.abandon(self._worker_id, attempt)
-        elif wakes := await self._registry.hand_back(held):
+        elif wakes := await self._registry.hand_back(self._worker_id, held):
             await self._publisher.publish(wakes)
         _log.warning("attempt_handed_back", extra={"job": str(attempt.job_id), "attempt": attempt.number})

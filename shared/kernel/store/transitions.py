@@ -353,14 +353,14 @@ class PostgresJobStore:
         function, given = (
             ("planq_warn", (claim.job_id, claim.attempt))
             if claim.ref.is_stage
-            else ("planq_note_step", _fence(claim)[:3])
+            else ("planq_note_step", _place(claim))
         )
         applied: bool = await self._database.call(function, *given, kind, as_json(data))
         return applied
 
     async def release(self, claim: Claim) -> TransitionResult:
         if not claim.ref.is_stage:
-            return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))
+            return transition_result(await self._database.call("planq_hand_back_step", *self._fence(claim)))
         given = claim.job_id, claim.attempt, False, self._worker_id
         if not await self._database.call("planq_release_stage", *given):
             return TransitionResult(False)
@@ -395,7 +395,7 @@ class PostgresJobStore:
     async def defer_stage(self, claim: StageClaim, call: DeferredCall | None) -> bool:
         given = None if call is None else as_json(asdict(call))
         applied: bool = await self._database.call(
-            "planq_defer_call", claim.job_id, claim.attempt, given, _LONGEST_DEFERRAL_SECONDS
+            "planq_defer_call", claim.job_id, claim.attempt, self._worker_id, given, _LONGEST_DEFERRAL_SECONDS
         )
         return applied
 
@@ -412,7 +412,7 @@ class PostgresJobStore:
     async def report_progress(
         self, claim: StepClaim, done: float | None, message: str, seconds: float | None
     ) -> bool:
-        given = *_fence(claim), self._worker_id, done, storable(message), seconds
+        given = *self._fence(claim), done, storable(message), seconds
         applied: bool = await self._database.call("planq_report_progress", *given)
         return applied
 
@@ -488,14 +488,14 @@ class PostgresJobStore:
         others = ",".join(question_text(id, other, index) for id, (index, other) in zip(ids, ahead, strict=True))
         given = failure, asked, False, f"[{others}]"
         if question.kind is QuestionKind.OUTCOME:  # whoever may have acted twice has to be asked
-            applied: bool = await self._database.call("planq_ask_step", *_fence(claim), *given)
+            applied: bool = await self._database.call("planq_ask_step", *self._fence(claim), *given)
             return applied
         questions = {"tenant_id": claim.tenant_id, "ids": [first, *ids], "most": MAX_OPEN_QUESTIONS}
         async with self._database.connection() as connection, connection.transaction():
             # Apart, and before the lock on the job: what others ask counts after it.
             await connection.execute(query("lock_questions"), questions)
-            statement = b"SELECT planq_ask_step(%s, %s, %s, %s, %s, %s, %s, %s) AS applied"
-            row = await (await connection.execute(statement, (*_fence(claim), *given))).fetchone()
+            statement = b"SELECT planq_ask_step(%s, %s, %s, %s, %s, %s, %s, %s, %s) AS applied"
+            row = await (await connection.execute(statement, (*self._fence(claim), *given))).fetchone()
             full = await (await connection.execute(query("too_many_questions"), questions)).fetchone()
             if full is not None:  # what was asked is rolled back
                 raise TooManyQuestions(
@@ -521,16 +521,16 @@ class PostgresJobStore:
         await self._database.call("planq_record_calls", job_id, as_json(calls_fields(calls)))
 
     async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
-        applied: bool = await self._database.call("planq_suspend_step", *_fence(claim), delay, as_json(output))
+        applied: bool = await self._database.call("planq_suspend_step", *self._fence(claim), delay, as_json(output))
         return applied
 
     async def fire_timer(self, claim: StepClaim) -> TransitionResult:
-        return transition_result(await self._database.call("planq_fire_timer", *_fence(claim)))
+        return transition_result(await self._database.call("planq_fire_timer", *_place(claim), claim.attempt))
 
     async def delegate_step(self, claim: StepClaim, delegated: Delegated) -> TransitionResult:
         value = await self._database.call(
             "planq_delegate_step",
-            *_fence(claim),
+            *self._fence(claim),
             children_text(claim, delegated),
             str(delegated.until),
             delegated.max_parallel,
@@ -560,6 +560,10 @@ class PostgresJobStore:
 
     async def holds_step(self, claim: StepClaim) -> bool:
         return await self._database.fetch_one("holds_step", **self._owned(claim)) is not None
+
+    def _fence(self, claim: Claim) -> tuple[UUID, int, int, int, UUID]:
+        """Return the attempt at a step, and its owner, as the functions take them that only the owner may call."""
+        return *_place(claim), claim.attempt, self._worker_id
 
     def _owned(self, claim: StepClaim) -> dict[str, Any]:
         ref = claim.ref
@@ -657,8 +661,8 @@ def _step_item(claim: StepClaim, fields: Mapping[str, Any], take: ClaimRequest |
     return BatchItem(guarded["job"], json_text(guarded)[1:], take or NOTHING, weight, owner)
 
 
-def _fence(claim: Claim) -> tuple[UUID, int, int, int]:
-    return claim.job_id, claim.round, claim.ref.index, claim.attempt
+def _place(claim: Claim) -> tuple[UUID, int, int]:
+    return claim.job_id, claim.round, claim.ref.index
 
 
 def _several(refs: Sequence[StepRef]) -> tuple[UUID, int, list[int]]:

@@ -157,16 +157,17 @@ class WorkerRegistry:
         """Return the attempts that a worker holds: those that only it may conclude."""
         return [_held(row) for row in await self._database.fetch_all("held_work", id=worker_id)]
 
-    async def hand_back(self, held: HeldAttempt) -> Sequence[Wake]:
-        """Give an attempt back that has not begun or may be repeated; returns what to publish, nothing if refused.
+    async def hand_back(self, worker_id: UUID, held: HeldAttempt) -> Sequence[Wake]:
+        """Give back an attempt that this worker owns, and that has not begun or may be repeated.
 
-        A step after one that has failed for good is skipped instead.
+        A step after one that has failed for good is skipped instead. Returns what to publish, nothing if refused.
         """
         ref, number = held.attempt.ref, held.attempt.number
         if ref.is_stage:
-            applied = await self._database.call("planq_release_stage", ref.job_id, number, False, None)
+            applied = await self._database.call("planq_release_stage", ref.job_id, number, False, worker_id)
             return [held.again] if applied else []
-        value = await self._database.call("planq_hand_back_step", ref.job_id, ref.round, ref.index, number)
+        given = ref.job_id, ref.round, ref.index, number, worker_id
+        value = await self._database.call("planq_hand_back_step", *given)
         outcome = transition_result(value)
         again: list[Wake] = [held.again] if outcome.ready else []
         if outcome.job_status in STAGES:
@@ -369,6 +370,7 @@ class WorkerRegistry:
             ref.round,
             ref.index,
             step.attempt,
+            None,
             as_json(error.to_json()),
             question_text(new_id(), question),
             step.is_worker_lost and step.company == 1,

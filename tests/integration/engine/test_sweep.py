@@ -91,7 +91,7 @@ def test_a_plan_expires_whole_while_a_step_moves(play: Play, move: str) -> None:
             if move == "claim":
                 await connection.execute("SELECT planq_claim_steps(%s, 0, '{0}', %s)", [job_id, harness.worker_id])
             else:
-                await connection.execute("SELECT planq_hand_back_step(%s, 0, 0, 1)", [job_id])
+                await connection.execute("SELECT planq_hand_back_step(%s, 0, 0, 1, NULL)", [job_id])
             expiring = asyncio.create_task(harness.worker_registry.expire_plan(ExpiredPlan(job_id, 300.0), LATE))
             await _until_somebody_waits_for_a_lock(harness)
         assert await expiring

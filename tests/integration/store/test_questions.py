@@ -195,8 +195,8 @@ def test_what_a_question_holds_comes_back_as_it_was(play: Any) -> None:
         asked = StepQuestion(
             QuestionKind.FORM, "Which \x00?", {"type": "object", "x": odd}, details=odd, default=odd, state=odd
         )
-        assert await family.store.ask_step(lineage.claim, asked)
-        assert not await family.store.ask_step(lineage.claim, asked)
+        assert await lineage.store.ask_step(lineage.claim, asked)
+        assert not await lineage.store.ask_step(lineage.claim, asked)
         (row,) = await family.run("SELECT * FROM questions")
         assert (row["message"], row["schema"]["x"], row["state"]) == ("Which \ufffd?", odd, odd)
         assert (row["details"], row["default_content"], row["root_job_id"]) == (odd, odd, lineage.ids[0])
@@ -217,12 +217,12 @@ def test_a_family_that_asks_is_answered_dropped_paused_and_cancelled_at_once_and
         lineage = await Lineage.of(family, siblings=1, until=JoinPolicy.FIRST_SUCCESS)
         outer, middle, asking = lineage.ids
         moves: list[Callable[[], Awaitable[Any]]] = [
-            lambda: family.store.ask_step(lineage.claim, DID_IT, BOOM),
+            lambda: lineage.store.ask_step(lineage.claim, DID_IT, BOOM),
             lambda: family.requests.settle("default", asking, 0, HAPPENED),
             lambda: family.requests.pause("default", random.choice(lineage.ids)),
             lambda: family.requests.resume("default", random.choice(lineage.ids)),
-            lambda: family.store.delegate_step(lineage.claim, Delegated([child()])),
-            lambda: family.store.fail_step(lineage.claim, BOOM, None),
+            lambda: lineage.store.delegate_step(lineage.claim, Delegated([child()])),
+            lambda: lineage.store.fail_step(lineage.claim, BOOM, None),
             lambda: family.requests.cancel("default", random.choice([asking, middle, outer])),
             lambda: family.worker_registry.expire_plan(ExpiredPlan(middle, 1.0), BOOM),
         ]

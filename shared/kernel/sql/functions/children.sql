@@ -9,9 +9,10 @@
 -- the parent's. A child ends in a commit of its own; its parent is notified in another one.
 
 -- StepDelegated: stores the child jobs, for which the step waits as `p_until` says; at most `p_most` of them are begun
--- at once. Returns {applied, status, job_status, ready, children: [{id, agent}, …] of those that may be begun}.
+-- at once. `p_worker` must own the attempt. Returns {applied, status, job_status, ready, children: [{id, agent}, …] of those that
+-- may be begun}.
 CREATE FUNCTION planq_delegate_step(
-    p_job uuid, p_round int, p_index int, p_attempt int, p_children json, p_until text, p_most int, p_note json
+    p_job uuid, p_round int, p_index int, p_attempt int, p_worker uuid, p_children json, p_until text, p_most int, p_note json
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     j jobs;
@@ -27,7 +28,7 @@ BEGIN
     UPDATE steps SET status = 'waiting', waits_for = p_until, max_parallel = p_most, note = p_note, children = v_ids,
         worker_id = NULL, deadline = NULL, wake_at = NULL, wakes = 0
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt
-      AND NOT joined;
+      AND worker_id = p_worker AND NOT joined;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
     END IF;
@@ -227,12 +228,15 @@ BEGIN
             json_build_object('index', s.index, 'pool', s.pool, 'tool_name', s.tool_name)));
 END $$;
 
--- StepSucceeded, of a step that has joined: `p_item` is a `planq_outcome`. What becomes ready the caller claims for
+-- StepSucceeded, of a step that has joined and `p_worker` owns: `p_item` is a `planq_outcome`. What becomes ready the caller claims for
 -- itself; RESPOND it may take over. Returns as planq_take does.
-CREATE FUNCTION planq_finish_joined(p_item json, p_worker uuid, p_seconds float8) RETURNS json LANGUAGE sql AS $$
-    SELECT planq_take(planq_finish_step(i), i.job, i.round, 'io', 0, i.take_stage, p_worker, p_seconds, i.cached)
-    FROM json_populate_record(NULL::planq_outcome, p_item) AS i
-$$;
+CREATE FUNCTION planq_finish_joined(p_item json, p_worker uuid, p_seconds float8) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    i planq_outcome := json_populate_record(NULL::planq_outcome, p_item);
+BEGIN
+    i.worker := p_worker;
+    RETURN planq_take(planq_finish_step(i), i.job, i.round, 'io', 0, i.take_stage, p_worker, p_seconds, i.cached);
+END $$;
 
 -- Ends the unfinished child jobs of a step that has ended, in the same commit. Their running attempts are announced on the channel
 -- `planq_cancelled`, their ends on `planq_ended`. The caller holds the parent and all jobs above it.

@@ -51,13 +51,14 @@ BEGIN
             ) ELSE false END AS was_out
             FROM json_to_recordset(p_items) AS i (
                 n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text, artifact text,
-                unit json, unit_seconds float8
+                unit json, unit_seconds float8, worker uuid
             ) JOIN unnest(v_jobs) j ON j.job = i.job AND j.round = i.round
             WHERE i.n BETWEEN 0 AND 9999
             OFFSET 0
         ) i
         WHERE s.job_id = i.job AND s.index = i.index
-          AND s.round = i.round AND s.attempt = i.attempt AND ((s.status = ANY (v_running) AND coalesce(s.worker_id = p_worker, p_worker IS NULL))
+          AND s.round = i.round AND s.attempt = i.attempt
+          AND ((s.status = ANY (v_running) AND coalesce(s.worker_id = coalesce(p_worker, i.worker), coalesce(p_worker, i.worker) IS NULL))
               OR (s.status = ANY (v_waiting) AND s.question_id IS NULL AND (s.waits_for IS NULL OR s.joined)))
         RETURNING i.n, s.job_id, s.round, s.index, s.attempt, s.tenant_id, s.dependents, s.finished_at, i.was_out,
             s.effect = 'pure' AND s.children IS NULL AS is_pure, i.unit IS NOT NULL AS has_more,

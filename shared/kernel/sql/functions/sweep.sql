@@ -135,9 +135,9 @@ BEGIN
 END $$;
 
 -- StepReleased: a worker that stops gives a running step back, so that another one continues at once; after an earlier
--- step has failed for good it is skipped instead, unless it has joined. Its time begins anew with the next attempt.
--- Returns as planq_finish_step does; the caller publishes `ready`.
-CREATE FUNCTION planq_hand_back_step(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS json
+-- step has failed for good it is skipped instead, unless it has joined. Its time begins anew with the next attempt. A
+-- `p_worker` must own the attempt; an answer of a person has none. Returns as planq_finish_step does; the caller publishes `ready`.
+CREATE FUNCTION planq_hand_back_step(p_job uuid, p_round int, p_index int, p_attempt int, p_worker uuid) RETURNS json
 LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
@@ -156,6 +156,7 @@ BEGIN
         worker_id = NULL, deadline = NULL, releases = releases + 1,
         started_at = CASE WHEN joined THEN started_at END, asked_at = NULL
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt
+      AND coalesce(worker_id = p_worker, p_worker IS NULL)
     RETURNING * INTO s;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);

@@ -11,9 +11,9 @@
 
 -- StepSuspended: the step waits for a timer and will succeed with `p_output`; the wait counts against neither the plan's
 -- time nor the job's. A child job gets no more time by waiting: it has what its parent allows. Returns
--- whether it applied.
+-- whether it applied: `p_worker` must own the attempt.
 CREATE FUNCTION planq_suspend_step(
-    p_job uuid, p_round int, p_index int, p_attempt int, p_delay interval, p_output json
+    p_job uuid, p_round int, p_index int, p_attempt int, p_worker uuid, p_delay interval, p_output json
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
@@ -24,7 +24,8 @@ BEGIN
     END IF;
     UPDATE steps SET status = 'waiting', output = p_output, wake_at = planq_now() + p_delay, worker_id = NULL,
         deadline = NULL
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt;
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt
+      AND worker_id = p_worker;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -52,9 +53,10 @@ END $$;
 -- is {id, kind, message, schema, url, details, default, ordinal, state, asked_of, asked_ids, call, is_secret}, where `schema`,
 -- `details`, `default` and `state` are texts that hold JSON, and `is_secret` may be left out. `p_ahead` lists such questions about
 -- steps that have not begun, each with the index of its `step`. Where an approval of the same `call` was asked ahead, the step
--- waits for that one, or is handed back with its answer. `p_error` is why a call was cut off. Returns whether it applied.
+-- waits for that one, or is handed back with its answer. `p_error` is why a call was cut off. Returns whether it applied: a
+-- `p_worker` must own the attempt, the sweeper has none.
 CREATE FUNCTION planq_ask_step(
-    p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_question json, p_lost boolean, p_ahead json
+    p_job uuid, p_round int, p_index int, p_attempt int, p_worker uuid, p_error json, p_question json, p_lost boolean, p_ahead json
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
@@ -78,7 +80,7 @@ BEGIN
       AND (status = 'open' OR asked_of = q.asked_of)
     ORDER BY id DESC LIMIT 1;
     IF v_ahead.status <> 'open' THEN
-        IF NOT (planq_hand_back_step(p_job, p_round, p_index, p_attempt)->>'applied')::boolean THEN
+        IF NOT (planq_hand_back_step(p_job, p_round, p_index, p_attempt, p_worker)->>'applied')::boolean THEN
             RETURN false;
         END IF;
         UPDATE steps SET wake_at = planq_now() WHERE job_id = p_job AND index = p_index AND status = ANY (planq_step_ready());
@@ -89,7 +91,8 @@ BEGIN
     UPDATE steps SET status = 'waiting', question_id = coalesce(v_ahead.id, q.id), asked_at = planq_now(), error = p_error,
         wake_at = v_due, worker_id = NULL, deadline = NULL,
         worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt;
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (planq_step_running()) AND attempt = p_attempt
+      AND coalesce(worker_id = p_worker, p_worker IS NULL);
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -220,7 +223,7 @@ BEGIN
     i.round := q.round;
     i.index := q.step_index;
     i.attempt := s.attempt;
-    v_result := CASE WHEN p_again THEN planq_hand_back_step(i.job, i.round, i.index, i.attempt)
+    v_result := CASE WHEN p_again THEN planq_hand_back_step(i.job, i.round, i.index, i.attempt, NULL)
                      ELSE planq_finish_step(i) END;
     RETURN json_build_object('found', true, 'applied', true, 'job_id', q.job_id, 'round', q.round, 'index', q.step_index,
         'status', v_result->'status', 'job_status', v_result->'job_status', 'stage_attempt', j.stage_attempt,

@@ -21,13 +21,14 @@ BEGIN
 END $$;
 
 -- CallDeferred: the stage waits for the result of its call: `p_call` is {model, scope, body}, null where it is stored. The
--- job's time stands still meanwhile, for `p_seconds` at least. Returns whether it applied.
-CREATE FUNCTION planq_defer_call(p_job uuid, p_attempt int, p_call json, p_seconds float8) RETURNS boolean LANGUAGE plpgsql AS $$
+-- job's time stands still meanwhile, for `p_seconds` at least. Returns whether it applied: `p_worker` must own the stage.
+CREATE FUNCTION planq_defer_call(p_job uuid, p_attempt int, p_worker uuid, p_call json, p_seconds float8) RETURNS boolean
+LANGUAGE plpgsql AS $$
 DECLARE
     j record;
 BEGIN
     UPDATE jobs SET stage_worker = NULL, deadline = NULL, wakes = 0, run_at = planq_never(), wake_at = planq_never()
-    WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL AND stage_attempt = p_attempt
+    WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker = p_worker AND stage_attempt = p_attempt
       AND batch_id IS NOT NULL
     RETURNING tenant_id, batch_id, resumes, expires_at INTO j;
     IF NOT FOUND THEN
