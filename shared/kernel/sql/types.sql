@@ -27,6 +27,9 @@
 -- Model calls that a job has made, as planq_insert_calls stores them.
 CREATE TYPE planq_called AS (tenant text, job uuid, round int, calls json);
 
+-- What model calls have used. `usd` is null where nobody knows a price.
+CREATE TYPE planq_spent AS (calls int, input bigint, output bigint, read bigint, write bigint, usd numeric);
+
 -- The rounds of a job that its worker has: the first `rounds`, the last of which has the steps from `index` on, and ended at `ended`.
 CREATE TYPE planq_cached AS (rounds int, index int, ended timestamptz);
 

@@ -116,12 +116,14 @@ def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]
         costs = [call.cost_usd for call in calls if call.cost_usd is not None]
         fence |= {
             "calls": json_text(calls_fields(calls)),
-            "spent_calls": len(calls),
-            "spent_input": sum(call.input_tokens for call in calls),
-            "spent_output": sum(call.output_tokens for call in calls),
-            "spent_read": sum(call.cache_read_tokens for call in calls),
-            "spent_write": sum(call.cache_write_tokens for call in calls),
-            "spent_usd": str(sum(costs)) if costs else None,
+            "spent": {
+                "calls": len(calls),
+                "input": sum(call.input_tokens for call in calls),
+                "output": sum(call.output_tokens for call in calls),
+                "read": sum(call.cache_read_tokens for call in calls),
+                "write": sum(call.cache_write_tokens for call in calls),
+                "usd": str(sum(costs)) if costs else None,
+            },
         }
     return fence | made_fields(calls)
 

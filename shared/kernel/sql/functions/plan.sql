@@ -11,12 +11,12 @@
 -- the caller of an item takes over, `cached` the rounds of the job that it has; `p_pool` is the pool of all callers, `p_seconds` the
 -- longest that a stage may take.
 
--- PlanAccepted, many times. Items: {n, job, attempt, source, body, steps, open, reuses, seconds, calls, spent_calls,
--- spent_input, spent_output, spent_read, spent_write, spent_usd, take_steps, take_stage, ready}. `open` counts the steps whose outcome is not taken over
+-- PlanAccepted, many times. Items: {n, job, attempt, source, body, steps, open, reuses, seconds, calls, spent,
+-- take_steps, take_stage, ready}. `open` counts the steps whose outcome is not taken over
 -- from another job, `reuses` says whether there are others: those with `reuse_job` have the outcome of that job's step
 -- `reuse_index`. `pending` says for how many steps without an outcome each one waits; those that are `taken` the caller
 -- takes over as far as it can run them, `take_steps` says whether there are any. `seconds` is the time that the plan gets, or, where further rounds
--- are planned (`after_steps`), all rounds together; `spent_*` sum `calls` up. `on_failure` says what a failed step does.
+-- are planned (`after_steps`), all rounds together; `spent` is the sum of `calls`. `on_failure` says what a failed step does.
 -- Steps with a `known` status have ended so, with `error`; of those with `output_of` the output is that of an earlier
 -- step of the job; `copies` says whether there are any. `reply` is what the model said; `answer`, `output` and
 -- `stop_reason`, where there are any, are what the job ends with after these steps. A guide is a plan without steps; where
@@ -44,9 +44,7 @@ BEGIN
                 THEN (SELECT planq_places(o.priority) FROM jobs o WHERE o.id = i.job) END AS places
         FROM json_to_recordset(p_items) AS i (
             n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
-            seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint,
-            spent_read bigint, spent_write bigint, spent_usd numeric,
-            take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
+            seconds float8, calls text, spent planq_spent, take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
             answer text, output text, stop_reason text, incomplete text, errors text, ignored text, ready int,
             cached planq_cached, made json
         ) WHERE i.n BETWEEN 0 AND 9999
@@ -68,12 +66,8 @@ BEGIN
             answer = coalesce(i.answer, j.answer), output = coalesce(i.output::json, j.output),
             stop_reason = coalesce(i.stop_reason, j.stop_reason), incomplete = i.incomplete::json,
             wake_at = CASE WHEN i.open = 0 AND NOT i.ends THEN planq_now() + planq_wake_grace() END, wakes = 0,
-            model_calls = j.model_calls + coalesce(i.spent_calls, 0),
-            input_tokens = j.input_tokens + coalesce(i.spent_input, 0),
-            output_tokens = j.output_tokens + coalesce(i.spent_output, 0),
-            cache_read_tokens = j.cache_read_tokens + coalesce(i.spent_read, 0),
-            cache_write_tokens = j.cache_write_tokens + coalesce(i.spent_write, 0),
-            cost_usd = CASE WHEN i.spent_usd IS NULL THEN j.cost_usd ELSE coalesce(j.cost_usd, 0) + i.spent_usd END
+            (model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd)
+                = (SELECT * FROM planq_with_spent(j, i.spent))
         FROM given i
         WHERE j.id = i.job AND j.status = v_planning AND j.stage_worker = p_worker AND j.stage_attempt = i.attempt
           AND CASE WHEN i.reuses THEN planq_has_outcomes(j.tenant_id, i.steps::json) ELSE true END

@@ -5,12 +5,12 @@
 -- planq_wake_awaiting   a model answers again: stages that wait for their turn at its circuit are due
 -- planq_release_stage   the stage is given back, or taken from a lost worker
 -- planq_warn            appends a warning about the stage
--- planq_record_calls    stores the model calls of a stage, once each, and adds them up
+-- planq_record_calls    stores the model calls of a stage, once each, and adds them up (planq_with_spent)
 --   planq_insert_calls    the same for a transition that adds them up itself
 
 -- AnswerGiven, StageFailed, many times: nothing stays paused or asked. A job that has completed keeps the error of the first
 -- step that failed for good. Items: {n, job, attempt, status, answer, error,
--- calls, has_rounds} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
+-- calls, has_rounds} and `spent` as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
 -- nulls keep what is stored and `messages` lists {kind, call_id, name, content, is_preview}. JSON comes as texts that hold it.
 -- `made` lists the files of the calls, for planq_add_made. Returns rows (n) of those that applied; the caller notifies
 -- whoever waits for these jobs, after the commit, and records the calls of the others. A `p_worker` that sends this must own the stages.
@@ -24,8 +24,7 @@ DECLARE
 BEGIN
     WITH given AS (
         SELECT * FROM json_to_recordset(p_items) AS i (
-            n int, job uuid, attempt int, status text, answer text, error text, calls text, spent_calls int,
-            spent_input bigint, spent_output bigint, spent_read bigint, spent_write bigint, spent_usd numeric, output text,
+            n int, job uuid, attempt int, status text, answer text, error text, calls text, spent planq_spent, output text,
             chained text, messages json, made json,
             stop_reason text, has_rounds boolean
         ) WHERE n BETWEEN 0 AND 9999
@@ -39,12 +38,8 @@ BEGIN
                 WHEN NOT i.has_rounds AND (j.failed_steps > 0 OR j.round > 0) THEN planq_first_failure(j.id) END,
             output = coalesce(i.output::json, j.output), chained = coalesce(i.chained::json, j.chained),
             stop_reason = coalesce(i.stop_reason, j.stop_reason),
-            model_calls = j.model_calls + coalesce(i.spent_calls, 0),
-            input_tokens = j.input_tokens + coalesce(i.spent_input, 0),
-            output_tokens = j.output_tokens + coalesce(i.spent_output, 0),
-            cache_read_tokens = j.cache_read_tokens + coalesce(i.spent_read, 0),
-            cache_write_tokens = j.cache_write_tokens + coalesce(i.spent_write, 0),
-            cost_usd = CASE WHEN i.spent_usd IS NULL THEN j.cost_usd ELSE coalesce(j.cost_usd, 0) + i.spent_usd END
+            (model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd)
+                = (SELECT * FROM planq_with_spent(j, i.spent))
         FROM given i
         WHERE j.id = i.job AND j.status = ANY (v_stages) AND j.stage_worker = coalesce(p_worker, j.stage_worker) AND j.stage_attempt = i.attempt
         RETURNING i.n, j.id, j.tenant_id, j.round, j.status, j.error, i.calls, i.messages, i.made
@@ -170,7 +165,7 @@ END $$;
 CREATE FUNCTION planq_record_calls(p_job uuid, p_calls json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     j record;
-    t record;
+    t planq_spent;
 BEGIN
     IF p_calls IS NULL OR json_array_length(p_calls) = 0 THEN
         RETURN;
@@ -179,15 +174,20 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    SELECT count(*)::int AS n, sum(c.input_tokens) AS input, sum(c.output_tokens) AS output,
-        sum(c.cache_read_tokens) AS cache_read, sum(c.cache_write_tokens) AS cache_write, sum(c.cost_usd) AS usd
+    SELECT count(*), sum(c.input_tokens), sum(c.output_tokens), sum(c.cache_read_tokens), sum(c.cache_write_tokens), sum(c.cost_usd)
     INTO t FROM planq_insert_calls(ARRAY[ROW(j.tenant_id, p_job, j.round, p_calls)::planq_called]) c;
-    UPDATE jobs SET model_calls = model_calls + t.n, input_tokens = input_tokens + t.input,
-        output_tokens = output_tokens + t.output, cache_read_tokens = cache_read_tokens + t.cache_read,
-        cache_write_tokens = cache_write_tokens + t.cache_write,
-        cost_usd = CASE WHEN t.usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + t.usd END
-    WHERE id = p_job AND t.n > 0;
+    UPDATE jobs o SET (model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd)
+        = (SELECT * FROM planq_with_spent(o, t))
+    WHERE id = p_job AND t.calls > 0;
 END $$;
+
+-- The six sums of a job with what model calls have used, null for nothing: its columns from `model_calls` to `cost_usd`.
+CREATE FUNCTION planq_with_spent(j jobs, s planq_spent)
+RETURNS TABLE (calls int, input bigint, output bigint, read bigint, write bigint, usd numeric) LANGUAGE sql STABLE AS $$
+    SELECT j.model_calls + coalesce(s.calls, 0), j.input_tokens + coalesce(s.input, 0), j.output_tokens + coalesce(s.output, 0),
+        j.cache_read_tokens + coalesce(s.read, 0), j.cache_write_tokens + coalesce(s.write, 0),
+        CASE WHEN s.usd IS NULL THEN j.cost_usd ELSE coalesce(j.cost_usd, 0) + s.usd END
+$$;
 
 -- Inserts the model calls that are not recorded yet, and returns what they used; the counters of the jobs are the caller's. `error`
 -- and `exchange` arrive as texts that hold JSON: functions that take JSON apart refuse \u0000 and lone surrogates anywhere in
