@@ -105,7 +105,7 @@ class TransitionResult:
     `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter. `taken` are the claims
     that a `ClaimRequest` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken
     for the stage that `job_status` names. `steps` counts those of a unit that succeeded. `children` are the wake-ups
-    of child jobs that may begin now.
+    of child jobs that may begin now. `ran` are the steps that were stored with their plan as ended.
     """
 
     applied: bool
@@ -116,6 +116,7 @@ class TransitionResult:
     taken: tuple[Claim, ...] = ()
     steps: int = 1
     children: tuple[Wake, ...] = ()
+    ran: tuple[UnitStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +245,17 @@ class JobStore(Protocol):
         *,
         follow: FollowUp = ONE_ROUND,
         take: ClaimRequest | None = None,
+        ran: Sequence[UnitStep] = (),
     ) -> TransitionResult:
         """Store a valid plan with its steps; `ready` holds those that nothing holds up.
 
         Steps named in `claim.reuse`, and those whose outcome is known, have ended at once; when all have, the stage
         that `follow` names is due, or the job has ended. Raises
         `InternalFault` when an outcome to take over is gone.
+
+        `ran` are `pure` steps of the plan without artifacts that this worker has run already, in the order in which
+        they ran; those that the store takes with the plan are in the result's `ran`. It takes none where the job is
+        paused: they are stored as steps that have not begun.
         """
         ...
 

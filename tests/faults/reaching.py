@@ -50,6 +50,22 @@ def mixed(scene: Scene, point: str) -> None:
     scene.mixed_comes_out_right(job_id)
 
 
+def ahead(scene: Scene, point: str) -> None:
+    """Quick steps that run before their plan is stored, which is the second one of its worker."""
+    sums = [("calculate", {"expression": text}) for text in ("40 + 2", "1 + 1")]
+    name = scene.doomed(f"{point}@2")
+    scene.ends(scene.submit(*sums))
+    job_id = scene.submit(*sums)
+    scene.dies(name)
+    left = scene.steps(job_id)  # a worker that was slow to calculate has taken the steps over with the plan
+    assert len(left) == (2 if point.endswith(":after") else 0)
+    assert set(left) <= {"succeeded", "running"}
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], [step["output"]["result"] for step in steps]) == ("completed", [42, 2])
+    assert [step["attempt"] for step in steps] == [2 if status == "running" else 1 for status in left or [""] * 2]
+
+
 def waiting(scene: Scene, point: str) -> None:
     """A timer that is further away than those which a process sets itself: a sweeper fires it."""
     job_id = scene.submit(("wait", {"seconds": 6.0}), ("fault_note", {"text": "a"}))

@@ -18,7 +18,7 @@ from tests.faults.chaining import chained
 from tests.faults.conftest import Play, Stage
 from tests.faults.conversing import turns, unsettled
 from tests.faults.ending import unkept
-from tests.faults.reaching import REACH, UNSAFE, Recipe, stopped_in_a_stage, wide, windowed
+from tests.faults.reaching import REACH, UNSAFE, Recipe, ahead, stopped_in_a_stage, wide, windowed
 
 POINTS = point_names(CRASH_POINTS)
 
@@ -71,6 +71,7 @@ ALSO = [
     play_of(f"{name}:{edge} as {recipe.__name__}", f"{name}:{edge}", recipe)
     for name, recipe in (
         ("store.claim", wide),
+        ("store.accept_plan", ahead),
         ("store.release", stopped_in_a_stage),
         ("store.retry_stage", unkept),
         ("store.note", chained),

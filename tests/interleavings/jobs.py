@@ -13,15 +13,17 @@ from planq.shared.kernel.budget import Holder, ReservationRequest
 from planq.shared.kernel.children import ChildRequest, Delegated
 from planq.shared.kernel.claims import StageClaim, StepClaim
 from planq.shared.kernel.ids import Attempt, StepRef
-from planq.shared.kernel.job_store import ClaimRequest
+from planq.shared.kernel.job_store import ClaimRequest, UnitStep
 from planq.shared.kernel.questions import FailStep
 from planq.shared.kernel.retry import RetryTerms, StageTries
 from planq.shared.kernel.states import Effect, JobStatus, Pool, QuestionKind, Settlement, StepKind
 from planq.shared.kernel.sweep import DueTimer, ExpiredJob, ExpiredPlan, LostStage, LostStep
 from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.values.encoding import JsonText
 from planq.shared.subjects.jobs.store import Verdict
 from planq.shared.subjects.questions.store import ExpiredQuestion, QuestionSweep
 from planq.shared.subjects.webhooks.endpoints import WebhookStore
+from planq.worker.handlers.unit import claim_ahead
 from tests.interleavings.arena import Operation, Session
 from tests.support.claiming import claim_stage, claim_step, claim_steps
 from tests.support.plans import compiled
@@ -45,6 +47,7 @@ PLAN = Plan.model_validate(
         ]
     }
 )
+PURE = compiled(Plan.model_validate({"calls": [{"tool_name": "sim_pure", "arguments": {}}, READ]}))
 RUNS, RUNS_TOO, READY, TIMED, ASKS, DELEGATES = range(6)
 
 
@@ -107,6 +110,11 @@ def lost_step(scene: Jobs) -> LostStep:
     return LostStep(
         scene.ref(RUNS), 1, Effect.READ, 1, RetryTerms(retries=1), 0, "sim_read", 1.0, is_worker_lost=True
     )
+
+
+def run_ahead(scene: Jobs) -> list[UnitStep]:
+    """Return the outcome of the first step of a plan that the job being planned is about to store."""
+    return [UnitStep(claim_ahead(scene.planned, PURE[0], {}), JsonText(b'{"value": "v"}'), None, 0.001)]
 
 
 async def out_of_time(session: Session, job_id: UUID, column: str) -> None:
@@ -220,6 +228,12 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
             compiled(Plan.model_validate({"calls": [READ]})),
             [CALL],
             take=ClaimRequest(Pool.IO, 1),
+        ),
+    ),
+    Operation(
+        "accept plan that has run",
+        lambda s, j: s.store.accept_plan(
+            j.planned, "model", {}, PURE, [CALL], take=ClaimRequest(Pool.IO, 1), ran=run_ahead(j)
         ),
     ),
     Operation("refuse plan", lambda s, j: s.store.refuse_plan(j.planned, "model", {}, [{"error": "bad"}], [CALL])),

@@ -99,18 +99,6 @@ def handlers(
     budget = Budget(store, recorder, prices)
     answering = Answering(store, catalogue, responder, recorder, budget)
     values = Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes))
-    rounds = RoundStage(
-        store,
-        values,
-        turns,
-        recorder,
-        budget,
-        answering,
-        counts=counts,
-        own_planners=own_planners,
-    )
-    plan = PlanStage(store, catalogue, planner, recorder, budget, answering, rounds, backgrounds, insights)
-    respond = RespondStage(recorder, budget, answering, backgrounds, conclude)
     steps = StepRunner(
         store,
         toolbox,
@@ -125,6 +113,19 @@ def handlers(
         can_seal=settings.can_seal,
         alarms=alarms,
     )
+    rounds = RoundStage(
+        store,
+        values,
+        turns,
+        recorder,
+        budget,
+        answering,
+        steps.run_ahead,
+        counts=counts,
+        own_planners=own_planners,
+    )
+    plan = PlanStage(store, catalogue, planner, recorder, budget, answering, rounds, backgrounds, insights)
+    respond = RespondStage(recorder, budget, answering, backgrounds, conclude)
     return {0: steps, PLAN: Stage(plan, recorder, in_flight), RESPOND: Stage(respond, recorder, in_flight)}
 
 

@@ -84,7 +84,7 @@ from planq.worker.handlers.agent_job import AgentJob, ask_of, call_limits, most_
 from planq.worker.handlers.budget import Budget, ModelCallRecorder
 from planq.worker.handlers.respond import AgentReply, Answering
 from planq.worker.handlers.step_values import Values
-from planq.worker.handlers.unit import units_of
+from planq.worker.handlers.unit import RunsAhead, units_of
 from planq.worker.models.planners import InstalledPlanners
 
 _log = logging.getLogger("planq.engine")
@@ -164,6 +164,7 @@ class RoundStage:
         recorder: ModelCallRecorder,
         budget: Budget,
         answering: Answering,
+        run_ahead: RunsAhead,
         *,
         counts: Counter[tuple[str, ...]] | None = None,
         own_planners: InstalledPlanners | None = None,
@@ -175,6 +176,7 @@ class RoundStage:
         self._recorder = recorder
         self._budget = budget
         self._answering = answering
+        self._run_ahead = run_ahead
         self._counts = Counter() if counts is None else counts
         self._own = own_planners
 
@@ -410,15 +412,16 @@ class RoundStage:
         open_steps = [step for step in steps if step.known is None]
         async with self._recorder.kept(claim.job_id, chain.calls):
             await self._budget.steps(claim, len(open_steps), chain.calls)
+            ran = await self._run_ahead(claim, steps, chain)
         chain.units = units_of(claim, steps)
-        ready = sum(not step.depends_on and step.pool == chain.pool for step in open_steps)
-
-        take = chain.take(ready)
+        ended = {one.claim.ref.index for one in ran}
+        left = [step for step in open_steps if step.index not in ended]
+        take = chain.take(sum(ended.issuperset(step.depends_on) and step.pool == chain.pool for step in left))
         given = claim, source, body, steps, chain.calls
-        result = await self._recorder.conclude(self._store.accept_plan, *given, follow=follow, take=take)
+        result = await self._recorder.conclude(self._store.accept_plan, *given, follow=follow, take=take, ran=ran)
         shown = {"job": str(claim.job_id), "round": claim.round, "steps": len(steps), "applied": result.applied}
         _log.log(logging.DEBUG if result.applied else logging.INFO, "plan_accepted", extra=shown)
-        return WakeOutcome.by(claim, result)
+        return WakeOutcome.by(claim, result, unit=result.ran)
 
     async def _note_fallback(self, work: _Round, malformed: MalformedPlan) -> None:
         claim = work.claim

@@ -7,6 +7,8 @@ the first of them calls its tool, and then end together as well, after a time in
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,7 +38,7 @@ from planq.shared.agentic.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_AR
 from planq.shared.agentic.turns.wording import suspicious_arguments
 from planq.shared.kernel.budget import ReservationRequest, check_reserved
 from planq.shared.kernel.children import Delegated
-from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.claims import Claim, StageClaim, StepClaim
 from planq.shared.kernel.follow_ups import after_end
 from planq.shared.kernel.job_store import JobStore, TransitionResult, UnitStep
 from planq.shared.kernel.questions import StepQuestion
@@ -65,11 +67,14 @@ from planq.worker.handlers.alarms import Alarms
 from planq.worker.handlers.questions import Approvals, CallQuestions, PlanQuestion
 from planq.worker.handlers.step_values import AttemptOutcome, ReadyOutput, Values
 from planq.worker.handlers.tool_call import Calling, CallProgress, CallSecrets, SecretsOf, no_secrets
-from planq.worker.handlers.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
+from planq.worker.handlers.unit import FUSED_SECONDS, MAX_FUSED_STEPS, claim_ahead, may_run_ahead, next_claim
 
 _log = logging.getLogger("planq.engine")
 
 _MOST_WARNINGS = 20
+
+_QUICK_SECONDS = 0.02
+"""A tool whose last call took longer is not called before the plan of its step is stored."""
 
 
 class StepRunner:
@@ -99,6 +104,7 @@ class StepRunner:
         self._can_seal = can_seal
         self._alarms = alarms
         self._has_processes = has_processes
+        self._quick: set[str] = set()
         self._approvals = Approvals(store, policy or {}, tenants)
         self._counts = Counter() if counts is None else counts
         self._store = store
@@ -274,12 +280,51 @@ class StepRunner:
         given, take = (claim, stored, artifact, payload), chain.take(ready)
         return await self._conclude(self._store.succeed_step, *given, unit=unit, take=take)
 
-    async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> AttemptOutcome:
+    async def run_ahead(self, stage: StageClaim, steps: Sequence[PlannedStep], chain: Chain) -> Sequence[UnitStep]:
+        """Run quick `pure` steps of a plan that `stage` is about to store; returns those that succeeded.
+
+        What another one came to is thrown away: it runs again once the plan is stored.
+        """
+        ran: list[UnitStep] = []
+        if not may_run_ahead(stage):
+            return ran
+        outputs: dict[int, Any] = {}
+        shown, tried = attempt_fields.get(), ""
+        try:
+            async with asyncio.timeout(FUSED_SECONDS):
+                for step in steps:
+                    if not (chain.goes_on and len(ran) < MAX_FUSED_STEPS):
+                        break
+                    if not self._is_quick(step) or step.pool != chain.pool or {*step.depends_on} - outputs.keys():
+                        continue
+                    claim, began, tried = claim_ahead(stage, step, outputs), monotonic(), step.tool_name
+                    small = (await self._attempt(claim, stage)).small
+                    if small is None or small.artifact is not None:
+                        break
+                    tried = ""
+                    ran.append(UnitStep(claim, JsonText(small.body), None, monotonic() - began))
+                    outputs[step.index] = json.loads(small.body)
+        except Exception as error:  # also for want of time: the step's own attempt shows what is wrong
+            _log.debug("ran_ahead_in_vain", extra={"cause": type(error).__name__})
+        self._quick.discard(tried)
+        attempt_fields.set(shown)
+        return ran
+
+    def _is_quick(self, step: PlannedStep) -> bool:
+        """Return whether a step may run ahead: its tool took little time before, and leaves nothing but an output."""
+        tool = self._toolbox.find(step.tool_name) if step.tool_name in self._quick else None
+        if tool is None or tool.definition.price_usd is not None or tool.definition.user_scoped:
+            return False
+        is_pure_tool = (step.effect, step.kind, step.known) == (Effect.PURE, StepKind.TOOL, None)
+        return is_pure_tool and self._has_tool_of(step)
+
+    async def _attempt(self, claim: StepClaim, head: Claim | None = None) -> AttemptOutcome:
         """Return what the call comes to: `_call`, in a task of its own, and then the check of its answer.
 
-        `head` is the claim by which it is held, where that is another one.
+        `head` is the claim by which it is held, where that is another one; to that of a stage nothing can be charged.
         """
-        is_held = partial(self._store.holds_step, head or claim)
+        began = monotonic()
+        is_held = partial(self._store.holds_step, head if isinstance(head, StepClaim) else claim)
         owner = Owner(claim, self._in_flight.lease, self._in_flight.writes, is_held)
         calling = Calling(claim, owner, CallSecrets(claim.tenant_id, self._secrets))
         attempt_fields.set(
@@ -306,11 +351,18 @@ class StepRunner:
                 delegated = _checked(answer, claim, tool)
                 calling.count(self._counts, "delegated")
                 return AttemptOutcome(delegated=delegated)
-            if isinstance(answer, RichOutput) and answer.cost_usd is not None:
-                await self._charge(claim, answer.cost_usd)
+            cost = answer.cost_usd if isinstance(answer, RichOutput) else None
+            if isinstance(answer, RichOutput) and cost is not None:
+                if isinstance(head, StageClaim):
+                    return AttemptOutcome()
+                await self._charge(claim, cost)
                 answer = answer if answer.artifacts or answer.content else answer.output
             output = await self._values.ready(claim, tool, answer)
             calling.count(self._counts, "succeeded")
+            if claim.effect is Effect.PURE:
+                is_small = output.artifact is None and not output.has_payload
+                is_quick = is_small and cost is None and monotonic() - began < _QUICK_SECONDS
+                (self._quick.add if is_quick else self._quick.discard)(claim.tool_name)
             return AttemptOutcome(output=output)
         except AskingPerson as asking:
             calling.count(self._counts, "asked")

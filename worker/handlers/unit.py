@@ -5,6 +5,9 @@ another. Its attempt stands for all of them: heartbeats, cancels and time-outs f
 claimed by the commit that stores what they came to, as their first attempts. Repeating a `pure` step does nothing in
 the world, so what did not get that far is thrown away.
 
+Quick `pure` steps may also run ahead of their plan, under the claim of its stage, and are stored with it. These are
+steps that wait for nothing but each other.
+
 Only the process that accepts a plan forms units, in the first attempt at planning. So after a lost worker a chain
 runs step by step, the step that costs workers is the one given up, and no call of a step is thrown away twice.
 """
@@ -12,14 +15,16 @@ runs step by step, the step that costs workers is the one given up, and no call 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from planq.shared.kernel.claims import StageClaim, StepClaim, as_planned
 from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import UnitStep
 from planq.shared.kernel.states import Effect, StepKind
 from planq.shared.kernel.steps import PlannedStep
-from planq.worker.engine.chain import Units
+from planq.worker.engine.chain import Chain, Units
 from planq.worker.handlers.step_values import ReadyOutput
 
 MAX_FUSED_STEPS = 50
@@ -48,6 +53,38 @@ def _goes_on(before: PlannedStep, step: PlannedStep) -> bool:
         and (before.effect, before.kind) == (step.effect, step.kind) == (Effect.PURE, StepKind.TOOL)
         and before.pool == step.pool
         and step.timeout_seconds <= before.timeout_seconds
+    )
+
+
+RunsAhead = Callable[[StageClaim, Sequence[PlannedStep], Chain], Awaitable[Sequence[UnitStep]]]
+"""Runs `pure` steps of a plan before it is stored (`StepRunner.run_ahead`)."""
+
+
+def may_run_ahead(stage: StageClaim) -> bool:
+    """Return whether steps of a plan that `stage` makes may run before it is stored.
+
+    Not after a loss, as in `units_of`. Nor where the claim of a step has more than its stage and its plan say: in an
+    agent's job, a child, a turn, or a loop with policies.
+    """
+    is_plain = stage.agent_name is None and stage.root_job_id is None and stage.conversation_id is None
+    return is_plain and stage.loop is None and stage.attempt == 1 and not stage.reuse
+
+
+def claim_ahead(stage: StageClaim, step: PlannedStep, outputs: Mapping[int, Any]) -> StepClaim:
+    """Return the claim of a step's first attempt as the database would give it, were the plan stored."""
+    return StepClaim(
+        ref=StepRef(stage.job_id, stage.round, step.index),
+        tenant_id=stage.tenant_id,
+        attempt=1,
+        user_id=stage.user_id,
+        trace_id=stage.trace_id,
+        context_id=stage.context_id,
+        priority=stage.priority,
+        outputs={index: outputs[index] for index in step.inputs},
+        tries=1,
+        worker_losses=0,
+        dependents=len(step.dependents),
+        **as_planned(step),
     )
 
 

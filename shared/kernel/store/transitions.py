@@ -186,18 +186,14 @@ class PostgresJobStore:
         *,
         follow: FollowUp = ONE_ROUND,
         take: ClaimRequest | None = None,
+        ran: Sequence[UnitStep] = (),
     ) -> TransitionResult:
-        planned = _Planned.of(steps, claim.reuse, take or NOTHING)
         fields = {
             **stage_fence(claim, calls),
             "source": source,
             "body": stored_text(body),
-            "steps": planned.text,
-            "open": planned.open,
-            "ready": len(planned.ready),
             "reuses": bool(claim.reuse),
             "seconds": follow.seconds or claim.limits.plan_timeout_seconds,
-            "take_steps": bool(planned.taken),
             "take_stage": take is not None and take.stage,
             "after_steps": str(follow.after_steps),
             "on_failure": str(follow.on_failure),
@@ -212,12 +208,17 @@ class PostgresJobStore:
             fields |= {"answer": follow.answer, "stop_reason": str(follow.stop_reason)}
             fields["output"] = None if follow.output is None else stored_text(follow.output)
             fields["incomplete"] = None if follow.incomplete is None else json_text(follow.incomplete.to_json())
-        value = await self._accepting.do(BatchItem.of(fields, claim, weight=1 + len(steps)))
+        planned = _Planned.of(steps, claim.reuse, take or NOTHING, ran)
+        value = await self._accepting.do(BatchItem.of(fields | planned.fields, claim, weight=1 + len(steps)))
+        if ran and not value["applied"]:  # the job is paused, or it is too late for the plan as well
+            ran, planned = (), _Planned.of(steps, claim.reuse, take or NOTHING)
+            value = await self._accepting.do(BatchItem.of(fields | planned.fields, claim, weight=1 + len(steps)))
         if not value["applied"]:
             await self._record_late(claim, calls)
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
-        return transition_result({**value, "ready": planned.ready_after(value)}, partial(self._stage, cached))
+        result = transition_result({**value, "ready": planned.ready_after(value)}, partial(self._stage, cached))
+        return replace(result, ran=tuple(ran)) if ran else result
 
     async def refuse_plan(
         self,
@@ -608,19 +609,31 @@ class PostgresJobStore:
 class _Planned:
     """The steps of a plan as they are stored, their JSON as `text`.
 
-    `open` counts those that have no outcome yet, neither a known one nor one that is taken over from another job.
-    `ready` are those of them that wait for nothing, first what will be `taken`, each from the longest `path` to the
-    shortest: in this order they get the job's places.
+    `open` counts those without an outcome: a known one, one that is taken over from another job, or that of a run
+    ahead of the plan. `ready` are those of them that wait for nothing, first what will be `taken`, each from the
+    longest `path` to the shortest: in this order they get the job's places.
     """
 
     text: str
     open: int
     ready: Sequence[PlannedStep]
     taken: frozenset[int]
+    has_run: bool
 
     @classmethod
-    def of(cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], take: ClaimRequest) -> _Planned:
-        ended = reuse.keys() | {step.index for step in steps if step.known is not None}
+    def of(
+        cls,
+        steps: Sequence[PlannedStep],
+        reuse: Mapping[int, ReusedStep],
+        take: ClaimRequest,
+        ran: Sequence[UnitStep] = (),
+    ) -> _Planned:
+        ago, done = 0.0, dict[int, dict[str, Any]]()
+        for one in reversed(ran):
+            fields = outcome_fields(one.output, None, None)
+            done[one.claim.ref.index] = {**fields, "seconds": one.seconds, "ago": ago}
+            ago += one.seconds
+        ended = reuse.keys() | done.keys() | {step.index for step in steps if step.known is not None}
         opened = [step for step in steps if step.index not in ended]
         ready = [step for step in opened if all(other in ended for other in step.depends_on)]
         ready.sort(key=lambda step: -step.path)
@@ -633,10 +646,17 @@ class _Planned:
                 "pending": 0 if step.known else sum(1 for other in step.depends_on if other not in ended),
                 "taken": step.index in taken,
                 "place": places.get(step.index),
+                **done.get(step.index, {}),
             }
             for step in steps
         ]
-        return cls(json_text(shapes), len(opened), ready, taken)
+        return cls(json_text(shapes), len(opened), ready, taken, bool(ran))
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of an item of `planq_accept_plans` that say which steps there are."""
+        counts = {"open": self.open, "ready": len(self.ready), "take_steps": bool(self.taken)}
+        return {"steps": self.text, **counts, **({"has_run": True} if self.has_run else {})}
 
     def ready_after(self, accepted: SqlValue) -> list[SqlValue]:
         """Return the steps to be dispatched: what the worker could not take, and nothing beyond a window."""

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planq.shared.kernel.claims import StageClaim, StepClaim
-from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, TransitionResult, UnitStep
-from planq.shared.kernel.states import Pool
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
+from planq.shared.kernel.job_store import ONE_ROUND, ArtifactRecord, ClaimRequest, TransitionResult, UnitStep
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import AfterSteps, JobStatus, Pool, Priority, Respond
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.usage import ModelCall, Purpose
 from planq.shared.platform.database import Database
+from planq.worker.handlers.unit import claim_ahead, may_run_ahead
 from tests.integration.store.test_artifacts import begun, calls_of, text
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
+from tests.support.claiming import claim_stage
+from tests.support.plans import compiled
 from tests.support.tiers import examples
 
 IO = ClaimRequest(Pool.IO)
@@ -28,6 +35,8 @@ STEPS = """SELECT index, status, attempt, pending, output::text, a.body::text AS
 JOB = """SELECT status, round, stage_attempt, stage_worker, open_steps, failed_steps, halt_index, wakes,
     wake_at IS NULL AS is_quiet, deadline IS NULL AS is_timeless, paused_at IS NULL AS is_free
     FROM jobs WHERE id = %s"""
+ENDED = """SELECT answer, output::text, error::text, open_questions, stage_losses, out_steps, held_steps, places,
+    rounds_deadline IS NULL AS is_one_round, finished_at IS NULL AS is_open FROM jobs WHERE id = %s"""
 
 
 def ran(head: StepClaim, *indices: int, artifact: ArtifactRecord | None = None) -> list[UnitStep]:
@@ -265,5 +274,146 @@ def test_runs_of_many_jobs_ride_together(play: Any) -> None:  # noqa: F811
             (following,) = outcome.taken
             assert isinstance(following, StepClaim)
             assert following.ref == replace(claim.ref, index=3)
+
+    play(scenario)
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A chain beside independent steps, of which the first `run` have run before the plan is stored; what follows."""
+
+    length: int
+    beside: int
+    run: int
+    after: AfterSteps
+    takes_stage: bool
+
+    @property
+    def plan(self) -> list[dict[str, Any]]:
+        return calls_of(self.length, beside=self.beside)
+
+
+AHEAD = st.builds(
+    Ahead,
+    length=st.integers(1, 4),
+    beside=st.integers(0, 2),
+    run=st.integers(1, 6),
+    after=st.sampled_from(AfterSteps),
+    takes_stage=st.booleans(),
+)
+
+
+async def planning(rows: Rows, is_output: bool) -> StageClaim:
+    job_id = await rows.submit(respond=Respond.OUTPUT if is_output else Respond.MODEL)
+    claim = await claim_stage(rows.store, job_id, [JobStatus.QUEUED])
+    assert claim is not None
+    return claim
+
+
+def ran_ahead(claim: StageClaim, plan: Sequence[PlannedStep], count: int) -> list[UnitStep]:
+    """The first steps of a plan, each of which took a millisecond."""
+    return [
+        UnitStep(claim_ahead(claim, replace(step, inputs=()), {}), text(step.index), None, 0.001)
+        for step in plan[:count]
+    ]
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=AHEAD)
+def test_a_plan_stored_with_its_outcomes_leaves_what_its_steps_leave_one_by_one(
+    database_url: str, history: Ahead
+) -> None:
+    async def scenario() -> None:
+        async with Database(database_url, max_connections=2) as database:
+            rows = Rows(database)
+            steps = compiled(Plan.model_validate({"calls": history.plan}))
+            follow = replace(ONE_ROUND, after_steps=history.after)
+            take = ClaimRequest(Pool.IO, 0, history.takes_stage)
+            is_output = history.after is AfterSteps.COMPLETED
+            claim, other = await planning(rows, is_output), await planning(rows, is_output)
+            ran = ran_ahead(claim, steps, history.run)
+            given: Any = ("model", {"calls": history.plan}, steps, [])
+            moved = await rows.store.accept_plan(claim, *given, follow=follow, take=take, ran=ran)
+            assert (await rows.store.accept_plan(other, *given, follow=follow)).applied
+            expected = TransitionResult(False)
+            for one in ran:
+                step = await rows.claim(other.job_id, one.claim.ref.index)
+                expected = await rows.store.succeed_step(step, one.output, None, take=take)
+            assert moved.ran == tuple(ran)
+            mine, theirs = of_any_job(moved), of_any_job(expected)
+            assert (mine[0], mine[2], mine[4]) == (theirs[0], theirs[2], theirs[4])
+            for query in (STEPS, JOB, ENDED):
+                assert await rows.run(query, claim.job_id) == await rows.run(query, other.job_id)
+            assert await told(rows, claim.job_id) == await told(rows, other.job_id)
+            broken = {found["invariant"] for found in await rows.worker_registry.broken_invariants(limit=10_000)}
+            assert broken <= {"running_without_lease"}, "no worker is registered here"
+
+    asyncio.run(scenario())
+
+
+def test_a_step_that_runs_ahead_has_the_claim_that_the_database_would_give(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id = await rows.submit(user_id="u", trace_id="t", priority=Priority.BULK)
+        stage = await claim_stage(rows.store, job_id, [JobStatus.QUEUED])
+        assert stage is not None
+        steps = compiled(Plan.model_validate({"calls": calls_of(2)}))
+        assert may_run_ahead(stage)
+        moved = await rows.store.accept_plan(stage, "model", {}, steps, [], take=IO)
+        (first,) = moved.taken
+        moved = await rows.store.succeed_step(first, text(0), None, take=IO)
+        (second,) = moved.taken
+        for claim, step in ((first, steps[0]), (second, steps[1])):
+            assert isinstance(claim, StepClaim)
+            assert claim_ahead(stage, step, claim.outputs) == replace(claim, time_left=None)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"agent_name": "a"},
+        {"root_job_id": new_id()},
+        {"conversation_id": new_id()},
+        {"loop": {"policy": {}}},
+        {"attempt": 2},
+        {"reuse": {0: ReusedStep(new_id(), 0)}},
+    ],
+)
+def test_no_step_runs_ahead_whose_claim_has_more_than_its_plan_says(play: Any, beside: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        assert not may_run_ahead(replace(await planning(rows, False), **beside))
+
+    play(scenario)
+
+
+def test_a_plan_of_a_paused_job_is_stored_without_what_has_run(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, steps = await planning(rows, False), compiled(Plan.model_validate({"calls": calls_of(2)}))
+        assert (await rows.requests.pause("default", claim.job_id)).applied
+        call = ModelCall(Purpose.PLAN, "offline", 5, input_tokens=10, output_tokens=5)
+        moved = await rows.store.accept_plan(
+            claim, "model", {}, steps, [call], take=IO, ran=ran_ahead(claim, steps, 2)
+        )
+        assert (moved.applied, moved.ran, moved.taken, [step.index for step in moved.ready]) == (True, (), (), [0])
+        assert await statuses(rows, claim.job_id) == ["ready", "pending"]
+        (job,) = await rows.run("SELECT model_calls, input_tokens FROM jobs WHERE id = %s", claim.job_id)
+        assert (job["model_calls"], job["input_tokens"]) == (1, 10)
+
+    play(scenario)
+
+
+def test_nothing_of_a_plan_that_comes_too_late_is_stored(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, steps = await planning(rows, False), compiled(Plan.model_validate({"calls": calls_of(2)}))
+        await rows.requests.cancel("default", claim.job_id)
+        call = ModelCall(Purpose.PLAN, "offline", 5, input_tokens=10, output_tokens=5)
+        moved = await rows.store.accept_plan(
+            claim, "model", {}, steps, [call], take=IO, ran=ran_ahead(claim, steps, 2)
+        )
+        assert moved == TransitionResult(False)
+        assert await statuses(rows, claim.job_id) == []
+        (job,) = await rows.run("SELECT model_calls FROM jobs WHERE id = %s", claim.job_id)
+        assert job["model_calls"] == 1, "what was spent was spent"
 
     play(scenario)

@@ -181,6 +181,7 @@ class MemoryStore:
         *,
         follow: FollowUp = ONE_ROUND,
         take: Any = None,
+        ran: Any = (),
     ) -> TransitionResult:
         views = self._plan(steps)
         begun = events.PlanAccepted(claim.attempt, views, follow.after_steps, follow.on_failure)

@@ -22,7 +22,8 @@
 -- `stop_reason`, where there are any, are what the job ends with after these steps. A guide is a plan without steps; where
 -- it could not be written, `errors` says why. `ignored` are the places of what means nothing in a model's plan.
 -- `ready` counts the open steps that wait for nothing, each of which says its `place` among them; what is beyond the
--- window is held.
+-- window is held. With `has_run` there are steps that the caller has run ahead of their plan: they have succeeded with `output`, as their
+-- first attempts, in `seconds`, `ago` seconds before the last of them. Such an item applies only to a job that is free.
 -- Returns rows (n, result) of those that applied, `result` as planq_take does but without `ready`: that are the steps that
 -- wait for nothing, those within `places` where the job has a window. The caller records the calls of the others.
 -- Where an outcome to take over is gone, {applied: false, gone: true}.
@@ -46,7 +47,7 @@ BEGIN
             n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
             seconds float8, calls text, spent planq_spent, take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
             answer text, output text, stop_reason text, incomplete text, errors text, ignored text, ready int,
-            cached planq_cached, made json
+            cached planq_cached, made json, has_run boolean
         ) WHERE i.n BETWEEN 0 AND 9999
     ), accepted AS (
         UPDATE jobs j SET
@@ -70,6 +71,7 @@ BEGIN
                 = (SELECT * FROM planq_with_spent(j, i.spent))
         FROM given i
         WHERE j.id = i.job AND j.status = v_planning AND j.stage_worker = p_worker AND j.stage_attempt = i.attempt
+          AND (i.has_run IS NULL OR j.paused_at IS NULL AND j.run_at <= planq_now())
           AND CASE WHEN i.reuses THEN planq_has_outcomes(j.tenant_id, i.steps::json) ELSE true END
         RETURNING i.*, j.tenant_id, j.round - i.is_guide::int AS round, j.status, j.stage_attempt,
             j.paused_at IS NULL AND j.run_at <= planq_now() AS is_free
@@ -126,7 +128,7 @@ BEGIN
 END $$;
 
 -- Stores the steps of rounds. Those that are `taken` begin in `p_worker` (null: in none), as far as it can run them and their job
--- is free; those whose `place` is beyond the `places` of a job with a window are held. Returns those that begin.
+-- is free; those with an `output` have run there; those whose `place` is beyond the `places` of a job with a window are held. Returns those that begin.
 CREATE FUNCTION planq_insert_steps(p_plans planq_accepted[], p_worker uuid) RETURNS planq_step_ref[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -137,39 +139,41 @@ BEGIN
         INSERT INTO steps AS s (
             job_id, round, index, tenant_id, kind, tool_name, pool, effect, status, arguments, inputs,
             depends_on, dependents, pending, path, retry, timeout_seconds, recovery, wanted, verbatim, is_known,
-            error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest, longest_seconds)
+            output, error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest, longest_seconds)
         SELECT g.job, g.round, g.index, g.tenant, g.kind, g.tool_name, g.pool, g.effect,
-               CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
+               CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.has_run THEN 'succeeded' WHEN g.pending > 0 THEN 'pending'
                     WHEN g.is_taken THEN 'running' ELSE 'ready' END,
                g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.path, g.retry, g.timeout_seconds,
-               g.recovery, g.wanted::json, g.verbatim, g.known IS NOT NULL, g.error::json,
-               CASE WHEN g.known IS NOT NULL THEN v_now END,
-               CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL AND NOT g.is_held
+               g.recovery, g.wanted::json, g.verbatim, g.known IS NOT NULL, g.output::json, g.error::json,
+               CASE WHEN g.known IS NOT NULL THEN v_now WHEN g.has_run THEN v_now - make_interval(secs => g.ago) END,
+               CASE WHEN g.pending = 0 AND NOT (g.is_taken OR g.has_run OR g.is_held) AND g.known IS NULL
                     THEN planq_now() + planq_wake_grace() END,
-               g.is_taken::int,
-               CASE WHEN g.is_taken THEN p_worker END,
-               CASE WHEN g.is_taken THEN v_now END,
+               (g.is_taken OR g.has_run)::int,
+               CASE WHEN g.is_taken OR g.has_run THEN p_worker END,
+               CASE WHEN g.is_taken THEN v_now WHEN g.has_run THEN v_now - make_interval(secs => g.ago + g.seconds) END,
                CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END, g.digest,
                g.longest_seconds
         FROM (
-            SELECT a.job, a.round, a.tenant, r.*, coalesce(r.place > a.places, false) AS is_held,
+            SELECT a.job, a.round, a.tenant, r.*, r.output IS NOT NULL AS has_run, coalesce(r.place > a.places, false) AS is_held,
                 r.taken AND a.is_free AND p_worker IS NOT NULL AND coalesce(r.place <= a.places, true)
                     AND planq_can_run(p_worker, r.pool, r.tool_name, r.digest) AS is_taken
             FROM unnest(p_plans) a CROSS JOIN LATERAL json_to_recordset(a.steps) AS r (
                 index int, place int, kind text, tool_name text, pool text, effect text, arguments text, inputs int[],
                 depends_on int[], dependents int[], pending int, path int, retry json, timeout_seconds float8,
                 recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text,
-                longest_seconds float8
+                longest_seconds float8, output text, seconds float8, ago float8
             )
             OFFSET 0
         ) g
-        RETURNING s.job_id, s.tenant_id, s.round, s.index, s.attempt, s.tool_name
+        RETURNING s.job_id, s.tenant_id, s.round, s.index, s.attempt, s.tool_name, s.finished_at IS NULL AS runs
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
-        SELECT tenant_id, job_id, 'step_started', planq_start_told(round, index, attempt, tool_name, p_worker)
-        FROM stored WHERE attempt > 0
+        SELECT s.tenant_id, s.job_id, k.kind, CASE k.kind WHEN 'step_started'
+            THEN planq_start_told(s.round, s.index, s.attempt, s.tool_name, p_worker) ELSE planq_success_told(s.round, s.index, s.attempt) END
+        FROM stored s JOIN (VALUES ('step_started'), ('step_succeeded')) k (kind) ON k.kind = 'step_started' OR NOT s.runs
+        WHERE s.attempt > 0 ORDER BY s.job_id, s.index, k.kind
     )
-    SELECT array_agg(ROW(NULL, job_id, round, index, 0)::planq_step_ref ORDER BY job_id, index) FILTER (WHERE attempt > 0)
+    SELECT array_agg(ROW(NULL, job_id, round, index, 0)::planq_step_ref ORDER BY job_id, index) FILTER (WHERE attempt > 0 AND runs)
     INTO v_taken FROM stored;
     RETURN v_taken;
 END $$;
