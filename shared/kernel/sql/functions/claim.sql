@@ -24,7 +24,7 @@ BEGIN
     PERFORM planq_flush_later();
 END $$;
 
--- Stages begin their next attempts, in `p_worker`, for up to `p_seconds`: each job is in one of the item's `statuses`, is not paused,
+-- Stages begin their next attempts, in `p_worker`, for up to `p_seconds`: each job is in one of the item's `statuses` (null: in a stage), is not paused,
 -- and its time has come. The worker has the rounds `cached`, null for none. Returns those that nobody else has.
 CREATE FUNCTION planq_take_stages(p_items json, p_worker uuid, p_seconds float8) RETURNS SETOF planq_taken_stage
 LANGUAGE plpgsql AS $$
@@ -33,6 +33,7 @@ DECLARE
     v_numbers int[];
     v_jobs uuid[];
     v_cached planq_cached[];
+    v_stages CONSTANT text[] := '{planning,responding}';
 BEGIN
     WITH given AS (
         SELECT * FROM json_to_recordset(p_items) AS i (n int, job uuid, statuses text[], cached planq_cached)
@@ -52,7 +53,7 @@ BEGIN
             wake_at = NULL,
             wakes = 0
         FROM given i
-        WHERE j.id = i.job AND j.stage_worker IS NULL AND j.run_at <= planq_now() AND j.paused_at IS NULL AND j.status = ANY (i.statuses)
+        WHERE j.id = i.job AND j.stage_worker IS NULL AND j.run_at <= planq_now() AND j.paused_at IS NULL AND j.status = ANY (coalesce(i.statuses, v_stages))
         RETURNING i.n, i.cached, j.id, j.tenant_id, j.status, j.stage_attempt
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
@@ -349,7 +350,7 @@ BEGIN
     END LOOP;
     SELECT s.claim, s.attempt INTO v_stage FROM planq_take_stages(
         CASE WHEN p_stage AND p_result->>'job_status' IN ('responding', 'planning')
-            THEN json_build_array(json_build_object('n', 0, 'job', p_job, 'statuses', ARRAY['planning', 'responding'], 'cached', p_cached))
+            THEN json_build_array(json_build_object('n', 0, 'job', p_job, 'cached', p_cached))
             ELSE '[]' END, p_worker, p_seconds) s;
     RETURN json_build_object(
         'applied', true, 'status', p_result->'status', 'job_status', p_result->'job_status',

@@ -106,8 +106,7 @@ BEGIN
         v_ends := ARRAY(SELECT ROW(a.n, a.job, planq_end_with_steps(a.job, 0), NULL, NULL)::planq_closed
                         FROM unnest(v_accepted) a WHERE a.ends ORDER BY a.job);
         v_stages := ARRAY(SELECT s FROM planq_take_stages((
-            SELECT coalesce(json_agg(json_build_object('n', a.n, 'job', a.job, 'statuses', ARRAY['planning', 'responding'],
-                                                       'cached', a.cached) ORDER BY a.job), '[]')
+            SELECT coalesce(json_agg(json_build_object('n', a.n, 'job', a.job, 'cached', a.cached) ORDER BY a.job), '[]')
             FROM unnest(v_accepted) a WHERE a.takes_stage AND NOT a.ends), p_worker, p_seconds) s);
     END IF;
     RETURN QUERY SELECT a.n, json_build_object(
