@@ -105,7 +105,8 @@ class Job(SQLModel, table=True):
     conversations, tasks of `POST /tasks` and the jobs below both are `in_message_flow`. A job of an agent
     pins the version of its document, and those of the document's skills in their order. One with many open steps has
     `places`, its window: `out_steps` of them are ready or run, `held_steps` are ready and wait for a place. `parts`
-    are the images, files and audio of its input (`shared/platform/values/parts.py`).
+    are the images, files and audio of its input (`shared/platform/values/parts.py`). `format` is that of its stored
+    documents (`planq_format`).
     """
 
     __tablename__ = "jobs"
@@ -147,6 +148,7 @@ class Job(SQLModel, table=True):
     is_untold: bool = flag_column()
     root_job_id: UUID | None = None
     depth: int = int_column()
+    format: int = int_column(1)
     conversation_id: UUID | None = None
     history: Any = json_column()
     in_message_flow: bool = flag_column()

@@ -138,8 +138,8 @@ FAULTS = (
     ),
     Fault(
         "worker/engine/sweeper.py",
-        "is_charged = stage.company == 1 and",
-        "is_charged = stage.company >= 1 and",
+        "if stage.company == 1 and",
+        "if stage.company >= 1 and",
         "tests/integration/engine",
     ),
     Fault(
@@ -155,7 +155,7 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/finish.sql",
-        " AND coalesce(s.worker_id = p_worker, p_worker IS NULL)",
+        " AND coalesce(s.worker_id = coalesce(p_worker, i.worker), coalesce(p_worker, i.worker) IS NULL)",
         "",
         f"{STORE}/test_guards.py",
     ),
@@ -174,8 +174,8 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/children.sql",
-        "status = ANY (planq_step_running()) AND attempt = p_attempt\n      AND NOT joined;",
-        "status = ANY (planq_step_running())\n      AND NOT joined;",
+        "AND attempt = p_attempt\n      AND worker_id = p_worker AND NOT joined;",
+        "\n      AND worker_id = p_worker AND NOT joined;",
         f"{STORE}/test_guards.py",
     ),
     Fault(
@@ -192,8 +192,8 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/claim.sql",
-        "j.run_at <= planq_now() AND j.paused_at IS NULL AND j.status = ANY (i.statuses)",
-        "j.run_at <= planq_now() AND j.status = ANY (i.statuses)",
+        "j.run_at <= planq_now() AND j.paused_at IS NULL AND j.status = ANY (coalesce(",
+        "j.run_at <= planq_now() AND j.status = ANY (coalesce(",
         f"{STORE}/test_control.py",
     ),
     Fault(

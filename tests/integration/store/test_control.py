@@ -139,6 +139,24 @@ def test_a_paused_job_begins_nothing_and_its_time_stands_still(play: Any) -> Non
     play(scenario)
 
 
+def test_a_job_that_a_newer_release_has_stored_in_its_own_format_is_left_to_it(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        queued = await rows.submit()
+        job = await rows.executing("read")
+        (row,) = await rows.run("SELECT array_agg(format) AS formats, planq_format() AS ours FROM jobs")
+        assert set(row["formats"]) == {row["ours"]}
+        await rows.run("UPDATE jobs SET format = planq_format() + 1")
+
+        assert await claim_stage(rows.store, queued, [JobStatus.QUEUED]) is None
+        assert await rows.claim(job, 0) is None
+
+        await rows.run("UPDATE jobs SET format = planq_format()")
+        assert await claim_stage(rows.store, queued, [JobStatus.QUEUED]) is not None
+        assert await rows.claim(job, 0) is not None
+
+    play(scenario)
+
+
 def test_what_runs_in_a_paused_job_still_ends(play: Any) -> None:
     async def scenario(rows: Rows) -> None:
         job = await rows.executing("unsafe", "unsafe")

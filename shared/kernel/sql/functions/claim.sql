@@ -54,6 +54,7 @@ BEGIN
             wakes = 0
         FROM given i
         WHERE j.id = i.job AND j.stage_worker IS NULL AND j.run_at <= planq_now() AND j.paused_at IS NULL AND j.status = ANY (coalesce(i.statuses, v_stages))
+          AND j.format <= planq_format()
         RETURNING i.n, i.cached, j.id, j.tenant_id, j.status, j.stage_attempt
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
@@ -202,7 +203,7 @@ DECLARE
     v_executing CONSTANT text := 'executing';
     v_free int[] := p_indices;
 BEGIN
-    PERFORM FROM jobs WHERE id = p_job AND status = v_executing AND paused_at IS NULL;
+    PERFORM FROM jobs WHERE id = p_job AND status = v_executing AND paused_at IS NULL AND format <= planq_format();
     IF NOT FOUND THEN
         RETURN;
     END IF;

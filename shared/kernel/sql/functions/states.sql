@@ -3,6 +3,10 @@
 -- All are inlined where they are called, so the planner sees the list itself, and matches the partial indexes on it. Those
 -- have the list as a literal (shared/kernel/tables.py): no table may depend on a function that is made anew.
 
+-- The format of a job's stored documents (plan, limits, loop block) that this release writes, and the newest that it reads. A release
+-- that changes one so that older ones cannot read it raises this. Their workers leave such jobs to its own.
+CREATE FUNCTION planq_format() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 1 $$;
+
 -- Whether a job has not ended.
 CREATE FUNCTION planq_is_unfinished(p_status text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT p_status = ANY (planq_unfinished())

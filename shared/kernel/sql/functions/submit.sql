@@ -25,11 +25,11 @@ BEGIN
     ), made AS (
         INSERT INTO jobs AS j (
             :new_job_columns, root_job_id, parent_job_id, parent_round, parent_step_index, child_position, child_key, depth,
-            status, run_at, wake_at, expires_at, paused_at, conversation_id, batch_id, batch_line, in_message_flow, history
+            status, format, run_at, wake_at, expires_at, paused_at, conversation_id, batch_id, batch_line, in_message_flow, history
         )
         SELECT
             :new_job_values, coalesce(g.root_job_id, g.id), g.parent_job_id, g.parent_round, g.parent_step_index,
-            g.child_position, g.child_key, coalesce(g.depth, 0), 'queued', v_run_at,
+            g.child_position, g.child_key, coalesce(g.depth, 0), 'queued', planq_format(), v_run_at,
             CASE WHEN v_run_at > planq_now() THEN v_run_at ELSE v_run_at + planq_wake_grace() END,
             CASE WHEN v_run_at < planq_never()
                 THEN coalesce(g.paused_at, v_run_at) + make_interval(secs => g.expires_seconds) END,

@@ -555,6 +555,7 @@ CREATE TABLE jobs (
     is_untold BOOLEAN DEFAULT false NOT NULL,
     root_job_id UUID,
     depth INTEGER DEFAULT 0 NOT NULL,
+    format INTEGER DEFAULT 1 NOT NULL,
     conversation_id UUID,
     history JSON,
     in_message_flow BOOLEAN DEFAULT false NOT NULL,
