@@ -12,7 +12,7 @@ from typing import Any, Self
 from urllib.parse import quote
 from uuid import uuid4
 
-import httpx
+from httpx import Response
 
 from planq.shared.client.clients import Client
 from planq.shared.client.exchanges import Page
@@ -57,7 +57,7 @@ class CommandClient:
     def remove(self, *path: object) -> None:
         self.api.send(ApiRequest("DELETE", _path(path)))
 
-    def opened(self, *path: object, **params: object) -> AbstractContextManager[httpx.Response]:
+    def opened(self, *path: object, **params: object) -> AbstractContextManager[Response]:
         """Lend the response at a path, to be read in pieces; raises `Unavailable` if it breaks off."""
         return self.api.opened(ApiRequest("GET", _path(path), _present(params)))
 

@@ -1,7 +1,7 @@
-"""The client of planq's HTTP API for other programs, and for the command line: `Client`, and `AsyncClient` beside it.
+"""The client of planq's HTTP API for other programs, and for the command line: `Client` and `AsyncClient`.
 
 What is sent and what an answer means is written once, without I/O, as generators that yield requests and pauses
-(`exchanges`, `following`). `blocking` and `awaiting` carry these out over httpx, and do nothing else.
+(`exchanges`, `following`). The two clients in `clients` carry these out over httpx, and do nothing else.
 """
 
 from planq.shared.client.clients import AsyncBatchHandle, AsyncClient, AsyncJobHandle, BatchHandle, Client, JobHandle

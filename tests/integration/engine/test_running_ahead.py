@@ -153,7 +153,7 @@ def fail() -> None:
 
 
 def hang(calls: list[int]) -> Any:
-    return asyncio.sleep(60) if len(calls) == 1 else None
+    return asyncio.Event().wait() if len(calls) == 1 else None
 
 
 @pytest.mark.parametrize("misbehaviour", ["fails", "hangs", "costs", "says more"])
