@@ -1,22 +1,13 @@
-"""What a database's schema is, to be compared, and the statements that the models make their tables with.
-
-`python -m tests.support.schema` prints these: the baseline, as long as nothing was released.
-"""
+"""What a database's schema is, to be compared."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from itertools import chain, groupby
 from typing import Any
 
 import psycopg
-from sqlalchemy import create_mock_engine
-from sqlalchemy.dialects import postgresql
-from sqlmodel import SQLModel
 
 from planq.shared.kernel.schema_version import functions_schema
-from planq.shared.schema import tables  # noqa: F401  (fills the metadata)
 
 _FUNCTIONS = functions_schema()
 
@@ -57,22 +48,3 @@ def catalogue(url: str) -> Mapping[str, Sequence[tuple[Any, ...]]]:
         kind: sorted((row for row in rows if "alembic_version" not in str(row[0])), key=str)
         for kind, rows in found.items()
     }
-
-
-def tables_ddl() -> str:
-    """Return the statements that make the tables of the models."""
-    statements: list[str] = []
-
-    def keep(statement: Any, *_: Any, **__: Any) -> None:
-        text = str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
-        statements.append("\n".join(line.rstrip() for line in text.strip().splitlines()).replace("\t", "    "))
-
-    SQLModel.metadata.create_all(create_mock_engine("postgresql+psycopg://", keep), checkfirst=False)
-    # SQLAlchemy keeps a table's indexes in a set, so their order is another one each time.
-    runs = groupby(statements, key=lambda statement: " INDEX " in statement.partition("(")[0])
-    ordered = chain.from_iterable(sorted(run) if are_indexes else list(run) for are_indexes, run in runs)
-    return ";\n\n".join(ordered) + ";\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(tables_ddl())

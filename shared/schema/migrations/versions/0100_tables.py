@@ -1,7 +1,7 @@
-"""The baseline: the tables, as `0100_tables.sql` has them, the tenant of who names none, and where counting begins.
+"""The baseline: the tables of `0100_tables.sql`, the tenant of callers who name none, and the start of counting.
 
-The statements were made from the models and stand still from now on; a test holds what all migrations give equal to
-the models. Functions are no matter of migrations (`shared/kernel/schema_version.py`).
+It never changes. A test holds what all migrations give equal to the models. Functions are not part of migrations
+(`shared/kernel/schema_version.py`). There is no downgrade: before it there is no schema.
 """
 
 from __future__ import annotations
