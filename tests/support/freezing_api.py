@@ -6,6 +6,7 @@ import os
 
 from fastapi import FastAPI
 
+import planq.api.app
 from planq.api.__main__ import serve
 from planq.api.app import create_api
 from planq.shared.platform.beats import Beats
@@ -29,4 +30,5 @@ def create_freezing_api(settings: Settings) -> FastAPI:
 
 
 if __name__ == "__main__":
-    serve(Beats.inherited(), create_freezing_api)
+    planq.api.app.create_api = create_freezing_api
+    serve(Beats.inherited())
