@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import os
 import socket
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING
 
 from planq.shared.kernel.states import Pool, Priority
 from planq.shared.platform.beats import Beats
-from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured, PlanqError
+from planq.shared.platform.errors import Misconfigured, PlanqError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from planq.shared.platform.database import Row
     from planq.shared.settings.settings import Settings
 
 _MISCONFIGURED = 2
@@ -78,17 +82,21 @@ def main() -> int:
 
 def _is_alive(settings: Settings, pool: Pool) -> bool:
     """Return whether a worker of this pool on this host holds a live lease; raises `DatabaseUnavailable`."""
-    import psycopg
+    from planq.shared.kernel.store.worker_registry import WorkerRegistry
+    from planq.shared.platform.database import Database
 
-    from planq.shared.platform.database import query
+    async def live() -> Sequence[Row]:
+        async with Database(
+            settings.require_database(),
+            has_pooler=settings.has_pooler,
+            functions=settings.functions_schema,
+            max_connections=1,
+            timeout_seconds=5,
+        ) as database:
+            return await WorkerRegistry(database, settings.lease).live()
 
-    try:
-        with psycopg.connect(settings.require_database(), connect_timeout=5) as connection:
-            rows = connection.execute(query("live_workers"), {"lease_seconds": settings.lease_seconds}).fetchall()
-    except psycopg.OperationalError as error:
-        raise DatabaseUnavailable(f"the database does not answer: {error}") from error
     host = f"@{socket.gethostname()}"
-    return any(str(name).endswith(host) and str(pool) in pools for _, name, pools, *_ in rows)
+    return any(row["name"].endswith(host) and str(pool) in row["pools"] for row in asyncio.run(live()))
 
 
 if __name__ == "__main__":
