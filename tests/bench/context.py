@@ -21,6 +21,7 @@ from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.kernel.states import Priority
 from planq.shared.schema.migrate import upgrade
 from planq.shared.settings.settings import Settings
+from tests.support.servers import FUNCTIONS_FOUND
 from tests.support.stack import Stack
 
 REPEATS, QUICK_REPEATS = 5, 3
@@ -68,7 +69,7 @@ class Context:
     @cached_property
     def postgres(self) -> EmbeddedPostgres:
         """The database server, as `planq up` runs it."""
-        server = EmbeddedPostgres(self.new_folder("postgres"))
+        server = EmbeddedPostgres(self.new_folder("postgres"), options=FUNCTIONS_FOUND)
         server.start()
         self._stack.callback(server.stop)
         return server

@@ -19,6 +19,7 @@ from planq.shared.settings.settings import Settings
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
 from tests.bench.submitting import Planq
+from tests.support.servers import FUNCTIONS_FOUND
 
 JOBS, CALLS = 50, 20
 MOST_OF_STOCK = 1.1
@@ -29,7 +30,9 @@ def measure(context: Context) -> list[Figure]:
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda place: int(place.parent.name))
     if not installed:
         raise RuntimeError("expected a PostgreSQL in /usr/lib/postgresql (Debian's package postgresql), found none")
-    server = EmbeddedPostgres(context.new_folder("stock"), options={"jit": "on"}, binaries=installed[-1])
+    server = EmbeddedPostgres(
+        context.new_folder("stock"), options={"jit": "on", **FUNCTIONS_FOUND}, binaries=installed[-1]
+    )
     server.start()
     try:
         settings = Settings(database_url=server.url)
@@ -41,7 +44,7 @@ def measure(context: Context) -> list[Figure]:
             psycopg.connect(server.url, autocommit=True) as stock,
             psycopg.connect(settings.require_database()) as ours,
         ):
-            stock.execute(f"SET search_path = {settings.database_schema}")
+            stock.execute(f"SET search_path = {settings.database_schema}, {settings.functions_schema}")
             stock.execute("ANALYZE")
             found = {name: _times(connection) for name, connection in (("stock", stock), ("planq", ours))}
     finally:

@@ -21,6 +21,7 @@ from planq.shared.schema.migrate import upgrade
 from tests.support.poison import poison_redis
 from tests.support.proxy import TcpProxy
 from tests.support.refusing import REFUSALS
+from tests.support.servers import FUNCTIONS_FOUND
 from tests.support.torn import FATAL
 from tests.support.waiting import eventually
 
@@ -35,7 +36,7 @@ class Servers:
 
     def __init__(self, folder: Path) -> None:
         self._valkey_data = folder / "valkey" / "data"
-        self.postgres = EmbeddedPostgres(folder / "postgres")
+        self.postgres = EmbeddedPostgres(folder / "postgres", options=FUNCTIONS_FOUND)
         self.valkey = EmbeddedValkey(folder / "valkey")
         self.database_proxy: TcpProxy | None = None
         self.broker_proxy: TcpProxy | None = None

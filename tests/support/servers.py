@@ -64,8 +64,10 @@ def _remove_leftovers() -> None:
 FUNCTIONS = functions_schema()
 """The schema of the SQL functions."""
 
-# Tests call these by their names alone.
-_OPTIONS = {**THROWAWAY, "search_path": f"planq, {FUNCTIONS}, public"}
+FUNCTIONS_FOUND = {"search_path": f"planq, {FUNCTIONS}, public"}
+"""The setting of a server by which tests call these by their names alone."""
+
+_OPTIONS = {**THROWAWAY, **FUNCTIONS_FOUND}
 
 
 class TestPostgres:

@@ -15,6 +15,7 @@ from planq.deploy.local.postgres import EmbeddedPostgres
 from planq.shared.schema.migrate import upgrade
 from tests.bench.context import Context
 from tests.bench.history import filling, patterns
+from tests.support.servers import FUNCTIONS_FOUND
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = None
     try:
         if given.database is None:
-            server = EmbeddedPostgres(given.folder / "postgres")
+            server = EmbeddedPostgres(given.folder / "postgres", options=FUNCTIONS_FOUND)
             server.start()
             given.database = server.url
             upgrade(given.database)

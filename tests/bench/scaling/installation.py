@@ -14,6 +14,7 @@ from planq.deploy.local.postgres import PORT, EmbeddedPostgres
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.schema.migrate import upgrade
 from tests.bench.scaling.network import RANGE, SERVERS, Network, address
+from tests.support.servers import FUNCTIONS_FOUND
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 
@@ -37,7 +38,7 @@ class Servers:
             access.parent.mkdir(mode=0o700)
             access.write_text(_ACCESS, "utf-8")
             options |= {"listen_addresses": SERVERS, "hba_file": str(access)}
-        self.postgres = EmbeddedPostgres(folder / "postgres", options=options)
+        self.postgres = EmbeddedPostgres(folder / "postgres", options={**FUNCTIONS_FOUND, **(options or {})})
         self.valkey = EmbeddedValkey(folder / "valkey")
 
     def start(self) -> None:
