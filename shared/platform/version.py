@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from shutil import which
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 COMMIT_FILE = Path(__file__).with_name("commit.txt")
 """Written into a wheel when it is built (`deploy/wheel.py`); a checkout has none."""
