@@ -152,23 +152,26 @@ def plan(database_url: str) -> Sequence[str]:
 
 
 def define_functions(connection: Connection, *, with_triggers: bool = True) -> None:
-    """Create the schema with this release's types and functions, or create it again; the caller commits."""
+    """Create the schema with this release's types and functions, unless it is complete; the caller commits.
+
+    Functions that are there stay: live processes may be calling them. The triggers of the tables call them then.
+    """
     schema, driver = functions_schema(_schema(connection)), _driver(connection)
-    statements = placed(definitions(), schema)
-    # A function may call one that a later file defines.
-    driver.execute("SET LOCAL check_function_bodies = off")
-    driver.execute("SET LOCAL client_min_messages = warning")
-    driver.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE; CREATE SCHEMA "{schema}"')
-    driver.execute(f"COMMENT ON SCHEMA \"{schema}\" IS '{HEAD}'")
-    # Functions run with the rights of their caller, so whoever may use the tables may call them.
-    driver.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO PUBLIC')
-    apart = [_without_triggers(text_) for text_ in statements]
-    for rest, _ in apart:
-        driver.execute(rest)
-    driver.execute(
-        f'CREATE FUNCTION "{schema}".planq_digest() RETURNS text LANGUAGE sql IMMUTABLE AS '
-        f"$$ SELECT '{digest()}'::text $$"
-    )
+    apart = [_without_triggers(text_) for text_ in placed(definitions(), schema)]
+    if driver.execute("SELECT to_regproc(%s)", [f"{schema}.planq_digest"]).fetchone() == (None,):
+        # A function may call one that a later file defines.
+        driver.execute("SET LOCAL check_function_bodies = off")
+        driver.execute("SET LOCAL client_min_messages = warning")
+        driver.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE; CREATE SCHEMA "{schema}"')
+        driver.execute(f"COMMENT ON SCHEMA \"{schema}\" IS '{HEAD}'")
+        # Functions run with the rights of their caller, so whoever may use the tables may call them.
+        driver.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO PUBLIC')
+        for rest, _ in apart:
+            driver.execute(rest)
+        driver.execute(
+            f'CREATE FUNCTION "{schema}".planq_digest() RETURNS text LANGUAGE sql IMMUTABLE AS '
+            f"$$ SELECT '{digest()}'::text $$"
+        )
     if with_triggers:
         for trigger in chain.from_iterable(triggers for _, triggers in apart):
             if trigger.startswith(_TRIGGERS_BEGIN[0]):
